@@ -1,0 +1,91 @@
+"""`python -m deploy`: print the plan, make an environment, write the vocabulary."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from deploy import environment, plan, recipe, vocabulary
+from deploy.environment import SetupError
+from deploy.plan import PlanError
+from deploy.recipe import RecipeError
+
+FORMS = ("argv", "env", "json", "shell")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand; 0 done, 1 refused, 2 misused."""
+    parser = argparse.ArgumentParser(prog="python -m deploy", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    p = commands.add_parser("plan", help="print what would run; flags after -- are added")
+    p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="profile to plan")
+    p.add_argument("--recipe", type=Path, default=recipe.FILE, help="recipe file")
+    p.add_argument("--format", choices=FORMS, default="shell")
+    p.add_argument("--no-speculation", action="store_true", help="serve without a draft")
+    p.add_argument("extra", nargs="*", metavar="FLAG", help="extra vllm serve flags, after --")
+    p.set_defaults(run=run_plan)
+
+    p = commands.add_parser("profiles", help="list the profiles with their evidence")
+    p.add_argument("--recipe", type=Path, default=recipe.FILE, help="recipe file")
+    p.set_defaults(run=run_profiles)
+
+    p = commands.add_parser("environment", help="make a locked environment; print its python")
+    p.add_argument("name", choices=sorted(environment.LOCKS))
+    p.set_defaults(run=run_environment)
+
+    p = commands.add_parser("vocabulary", help="what the pinned vLLM knows, asked from vLLM itself")
+    p.add_argument("--write", action="store_true", help="write deploy/vocabulary.json")
+    p.set_defaults(run=run_vocabulary)
+
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except (RecipeError, PlanError, SetupError) as e:
+        print(f"deploy: {e}", file=sys.stderr)
+        return 1
+
+
+def run_plan(args: argparse.Namespace) -> int:
+    """Print the plan in the form asked for; what to know first goes to stderr."""
+    loaded = recipe.load(args.recipe)
+    if args.profile is None:
+        raise RecipeError(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
+    made = plan.make(
+        loaded.profile(args.profile), args.extra, os.environ, speculation=not args.no_speculation
+    )
+    print(f"# profile {made.profile}, evidence: {made.evidence}", file=sys.stderr)
+    for warning in made.warnings:
+        print(f"# warning: {warning}", file=sys.stderr)
+    print(made.render(args.format))
+    return 0
+
+
+def run_profiles(args: argparse.Namespace) -> int:
+    """One line a profile."""
+    for profile in recipe.load(args.recipe).profiles.values():
+        print(f"{profile.name:10} {profile.evidence}: {profile.note}")
+    return 0
+
+
+def run_environment(args: argparse.Namespace) -> int:
+    """Make the environment if it is not there; its interpreter's path is the only stdout."""
+    print(environment.ensure(args.name))
+    return 0
+
+
+def run_vocabulary(args: argparse.Namespace) -> int:
+    """Print vLLM's vocabulary, or write it where the recipe reads it."""
+    text = json.dumps(vocabulary.from_vllm(), indent=1) + "\n"
+    if args.write:
+        vocabulary.FILE.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Locked Python environments, made once per machine in a cache folder outside the checkout.
+
+Packages come from the user's own pip configuration (index, mirrors, CA bundle). torch is installed
+by version before the lock's other packages, because its builds differ by index; everything else is
+pinned by version and hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "torch==2.13.0"
+
+
+class SetupError(RuntimeError):
+    """An environment cannot be made; the message is one line that names what, seen and fix."""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What an environment holds: lock files, torch or not, and the disk it needs in 10^9 bytes."""
+
+    files: tuple[Path, ...]
+    torch: bool
+    disk_gb: float
+
+
+LOCKS = {
+    # what `python -m healthcheck` needs, and no more
+    "health": Lock((ROOT / "healthcheck/requirements.lock",), torch=False, disk_gb=0.2),
+    # vLLM on the CPU, with the tools of the tests
+    "rehearsal": Lock(
+        (ROOT / "deploy/rehearsal/requirements.lock", ROOT / "tests/requirements.lock"),
+        torch=True,
+        disk_gb=6.0,
+    ),
+}
+
+
+def cache_dir() -> Path:
+    """Where big things live: $DSPARK_CACHE, else dspark-rocm under the user's cache folder."""
+    explicit = os.environ.get("DSPARK_CACHE")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "dspark-rocm"
+
+
+def key(name: str) -> str:
+    """Names an environment by its lock files and the interpreter that made it."""
+    digest = hashlib.sha256(f"{sys.version}{TORCH}".encode())
+    for file in LOCKS[name].files:
+        digest.update(file.read_bytes())
+    return f"{name}-{digest.hexdigest()[:12]}"
+
+
+def ensure(name: str) -> Path:
+    """The python of the environment, made if it is not there; safe to call from two processes.
+
+    Raises SetupError when disk or the venv module is missing, or pip fails.
+    """
+    folder = cache_dir() / "env" / key(name)
+    python = folder / "bin" / "python"
+    done = folder / ".complete"
+    if done.exists():
+        return python
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        fix = "set DSPARK_CACHE to a writable folder"
+        raise SetupError(f"cache {folder.parent}: {e.strerror}; {fix}") from e
+    with _locked(folder.parent / f"{folder.name}.lock"):
+        if done.exists():
+            return python
+        _require_disk(folder.parent, LOCKS[name].disk_gb)
+        _make(name, folder, python)
+        done.touch()
+    return python
+
+
+def _make(name: str, folder: Path, python: Path) -> None:
+    started = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)  # a try that was interrupted
+    _say(f"making the {name} environment in {folder}")
+    try:
+        _require_venv()
+        _run([sys.executable, "-m", "venv", str(folder)], "venv")
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        lock = LOCKS[name]
+        if lock.torch:
+            _say(f"installing {TORCH} (CPU; about 200 MB to download from a CPU index)")
+            _run([*pip, "--no-deps", TORCH], TORCH)
+        for file in lock.files:
+            _say(f"installing {file.relative_to(ROOT)}")
+            _run([*pip, "--no-deps", "--require-hashes", "-r", str(file)], file.name)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    _say(f"the {name} environment is ready after {time.monotonic() - started:.0f} s")
+
+
+def _run(command: list[str], what: str) -> None:
+    ended = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
+    if ended.returncode:
+        errors = [line for line in ended.stderr.splitlines() if line.strip()]
+        told = next((e for e in errors if e.startswith("ERROR")), errors[-1] if errors else "")
+        raise SetupError(
+            f"{what}: pip ended with {ended.returncode}: {told.removeprefix('ERROR: ')}; "
+            "check pip's index and network (pip config list)"
+        )
+
+
+def _require_venv() -> None:
+    """Debian ships venv apart; as root it is installed, otherwise the command is told."""
+    if (
+        subprocess.run(
+            [sys.executable, "-c", "import ensurepip, venv"], capture_output=True
+        ).returncode
+        == 0
+    ):
+        return
+    package = f"python3.{sys.version_info.minor}-venv"
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        _say(f"installing {package}")
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], stdout=sys.stderr, env=env, check=False)
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
+        if subprocess.run(command, stdout=sys.stderr, env=env, check=False).returncode == 0:
+            return
+    raise SetupError(f"venv: is missing from {sys.executable}; apt-get install {package}")
+
+
+def _require_disk(folder: Path, needed_gb: float) -> None:
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    if free_gb < needed_gb:
+        raise SetupError(
+            f"disk at {folder}: {free_gb:.1f} GB free; {needed_gb:g} GB are needed: free some or "
+            "set DSPARK_CACHE to another disk"
+        )
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _say(text: str) -> None:
+    print(f"setup: {text}", file=sys.stderr, flush=True)

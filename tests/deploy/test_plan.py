@@ -1,0 +1,213 @@
+"""The launch plan: what a profile and a user's flags become, and what is refused."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy import plan, recipe
+from deploy.plan import PlanError
+
+ROOT = Path(__file__).resolve().parents[2]
+AMD = [p.name for p in recipe.load().profiles.values() if not p.is_rehearsal]
+
+
+def made(name: str = "mi355x", *extra: str, **environ: str) -> plan.Plan:
+    """The plan of a profile with extra flags in an otherwise empty environment."""
+    return plan.make(recipe.load().profile(name), extra, environ)
+
+
+def value_of(argv: tuple[str, ...], flag: str) -> str:
+    """The word after a flag."""
+    return argv[argv.index(flag) + 1]
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_an_amd_plan_serves_the_pinned_weights_with_probabilistic_dspark(name: str) -> None:
+    """Model, revision, port and the speculative settings stand in the command."""
+    loaded = recipe.load()
+    argv = made(name).argv
+    assert argv[:3] == ("vllm", "serve", loaded.profile(name).model.id)
+    assert value_of(argv, "--revision") == loaded.profile(name).revision
+    assert value_of(argv, "--port") == str(loaded.ports.serve)
+    assert json.loads(value_of(argv, "--speculative-config")) == loaded.profile(name).speculative
+    assert made(name).probabilistic
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_no_amd_plan_carries_anything_of_the_rehearsal(name: str) -> None:
+    """Not even when a rehearsal's variables stand in the environment."""
+    ambient = {"REHEARSAL_HOME": "/somewhere", "REHEARSAL_FAULT": "nan-weights"}
+    text = made(name, **ambient).render("json").lower()
+    assert "rehearsal" not in text
+    assert "triton_interpret" not in text
+
+
+def test_false_booleans_survive() -> None:
+    """false becomes --no-flag, from the recipe or from the user."""
+    assert plan.flag_words("enable-prefix-caching", False) == ["--no-enable-prefix-caching"]
+    argv = made("mi325x", "--no-enforce-eager").argv
+    assert "--no-enforce-eager" in argv
+    assert "--enforce-eager" not in argv
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [("--max-num-seqs", "8"), ("--max-num-seqs=8",), ("--max_num_seqs=8",)],
+)
+def test_a_users_flag_replaces_the_recipes_and_is_told(extra: tuple[str, ...]) -> None:
+    """The flag stands once, with the user's value, and a warning names both."""
+    result = made("mi355x", *extra)
+    assert result.argv.count("--max-num-seqs") == 1
+    assert value_of(result.argv, "--max-num-seqs") == "8"
+    assert "--max-num-seqs 8 overrides the recipe's 512" in result.warnings
+
+
+def test_short_forms_are_read_as_vllm_reads_them() -> None:
+    """-tp is tensor-parallel-size."""
+    assert value_of(made("mi355x", "-tp", "8").argv, "--tensor-parallel-size") == "8"
+
+
+def test_a_list_flag_takes_its_words() -> None:
+    """served-model-name takes several names."""
+    argv = made("mi355x", "--served-model-name", "a", "b", "--max-num-seqs", "8").argv
+    at = argv.index("--served-model-name")
+    assert argv[at : at + 3] == ("--served-model-name", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("extra", "environ", "line"),
+    [
+        (["--max-num-seq", "8"], {}, "--max-num-seq: got an unknown server flag; vLLM 0.27.1 has no such flag; did you mean --max-num-seqs?"),
+        (["8"], {}, "8: got an unknown server flag; vLLM 0.27.1 has no such flag"),
+        (["--max-num-seqs"], {}, "--max-num-seqs: got no value; give --max-num-seqs VALUE"),
+        (["--max-num-seqs", "--enforce-eager"], {}, "--max-num-seqs: got no value; give --max-num-seqs VALUE"),
+        (["--tensor-parallel-size", "four"], {}, "--tensor-parallel-size: got 'four'; give int"),
+        (["--enforce-eager=yes"], {}, "--enforce-eager: got 'yes'; it takes no value: --enforce-eager or --no-enforce-eager"),
+        (["--config", "x.yaml"], {}, "--config: got a YAML file; vLLM's loader drops false booleans: give the flags"),
+        (["--speculative-config", "dspark"], {}, "--speculative-config: got 'dspark'; give a JSON object"),
+        (["-pp", "2"], {}, "pipeline-parallel-size: got 2; DSpark needs 1: use tensor-parallel-size"),
+        (["--speculative-config", '{"method":"dspark","num_speculative_tokens":3}'], {}, "num_speculative_tokens: got 3; the checkpoint's block is 5: give 5"),
+        (["--speculative-config", '{"method":"dspark","num_speculative_tokens":5,"model":"x"}'], {}, "speculative model: got 'x'; on vLLM 0.27.1 the draft then loses its FP8 config (KeyError w13_weight_scale): leave the key out"),
+        ([], {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "VLLM_USE_V2_MODEL_RUNNER: got '0'; DSpark needs the V2 model runner: unset it"),
+        ([], {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "9999"}, "stall_budget_s: got 660; VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS is 9999: give more"),
+        ([], {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "soon"}, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: got 'soon'; give seconds"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_cannot_work_is_refused_with_one_line(
+    extra: list[str], environ: dict[str, str], line: str
+) -> None:
+    """The setting, the value seen, the fix."""
+    with pytest.raises(PlanError) as refused:
+        made("mi355x", *extra, **environ)
+    assert str(refused.value) == line
+
+
+def test_without_speculation_the_v1_runner_with_piecewise_graphs_is_refused() -> None:
+    """V4 answers wrongly there, with or without a draft."""
+    profile = recipe.load().profile("mi355x")
+    with pytest.raises(PlanError, match="FULL_AND_PIECEWISE.*V1 runner"):
+        plan.make(profile, [], {"VLLM_USE_V2_MODEL_RUNNER": "0"}, speculation=False)
+
+
+def test_speculation_can_be_switched_off() -> None:
+    """The switch leaves the draft's flag out and says that nothing is drafted."""
+    result = plan.make(recipe.load().profile("mi355x"), [], {}, speculation=False)
+    assert "--speculative-config" not in result.argv
+    assert not result.probabilistic
+
+
+@pytest.mark.parametrize(
+    ("extra", "word"),
+    [
+        (["--speculative-config", '{"method":"dspark","num_speculative_tokens":7}'], "never accepted"),
+        (["--compilation-config", '{"cudagraph_mode":"FULL_DECODE_ONLY"}'], "accuracy drops"),
+    ],
+)  # fmt: skip
+def test_a_doubtful_plan_starts_with_a_warning(extra: list[str], word: str) -> None:
+    """K above the block, and decode-only graphs on gfx950, are told but not refused."""
+    assert any(word in w for w in made("mi355x", *extra).warnings)
+
+
+def test_the_environment_of_the_container_wins_and_is_told() -> None:
+    """What the operator sets replaces the recipe's value, with a warning that names both."""
+    result = made("mi355x", HF_HUB_OFFLINE="0")
+    assert result.env["HF_HUB_OFFLINE"] == "0"
+    assert "environment HF_HUB_OFFLINE=0 overrides the recipe's 1" in result.warnings
+
+
+def test_the_rehearsal_needs_its_models() -> None:
+    """Planned outside a rehearsal, the profile says what starts one."""
+    with pytest.raises(PlanError, match="REHEARSAL_HOME: is not set.*make rehearsal"):
+        made("rehearsal")
+
+
+def cli(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`python -m deploy` as a user runs it."""
+    command = [sys.executable, "-m", "deploy", *words]
+    env = {**os.environ, **environ}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_the_four_formats_say_the_same() -> None:
+    """argv, env, json and shell are one plan in four spellings."""
+    as_json = json.loads(cli("plan", "--profile", "mi300x", "--format", "json").stdout)
+    argv = cli("plan", "--profile", "mi300x", "--format", "argv").stdout.splitlines()
+    env = cli("plan", "--profile", "mi300x", "--format", "env").stdout.splitlines()
+    shell = shlex.split(cli("plan", "--profile", "mi300x").stdout.replace("\\\n", " "))
+    assert argv == as_json["argv"]
+    assert env == [f"{k}={v}" for k, v in as_json["env"].items()]
+    assert shell == env + argv
+
+
+def test_the_plan_prints_its_evidence() -> None:
+    """ "unverified" is said at every plan, apart from the plan itself."""
+    ended = cli("plan", "--profile", "mi300x")
+    assert "evidence: unverified" in ended.stderr
+    assert "unverified" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["plan", "--profile", "mi999"], "deploy: profile: got 'mi999'; it is one of mi355x, mi350x, mi325x, mi308x, mi300x, rehearsal"),
+        (["plan", "--profile", "mi355x", "--recipe", "none.toml"], "deploy: none.toml: cannot be read (No such file or directory); give a recipe file"),
+        (["plan", "--profile", "mi355x", "--", "-pp", "2"], "deploy: pipeline-parallel-size: got 2; DSpark needs 1: use tensor-parallel-size"),
+    ],
+)  # fmt: skip
+def test_a_refused_plan_is_one_line_and_exit_1(words: list[str], line: str) -> None:
+    """Nothing on stdout, one line on stderr."""
+    ended = cli(*words)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", line + "\n")
+
+
+def test_no_other_file_repeats_a_flag_or_pin() -> None:
+    """Flags, the digest, the revision and the serve variables stand in recipe.toml alone.
+
+    The vocabulary is vLLM's own list of names; rules.py and messages speak of flags by name without
+    dashes; tests, and documents that show a user's override, are not sources.
+    """
+    loaded = recipe.load()
+    words = {f"--{flag}" for p in loaded.profiles.values() for flag in p.serve}
+    words |= {"--speculative-config", loaded.vllm.digest, loaded.profile("mi355x").revision or ""}
+    own_options = {"--host"}  # the health service and the rehearsal have an option of that name
+    pattern = re.compile("|".join(rf"{re.escape(w)}(?![\w-])" for w in words - own_options))
+    allowed = {"deploy/recipe.toml", "deploy/vocabulary.json"}
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    repeated = []
+    for name in filter(None, listed):
+        path = ROOT / name
+        if name in allowed or name.startswith("tests/") or not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text("utf-8", "ignore").splitlines(), 1):
+            example = "entrypoint.py --max-num-seqs" in line or "docker run" in line
+            if pattern.search(line) and not example:
+                repeated.append(f"{name}:{number}: {line.strip()}")
+    assert repeated == []

@@ -1,0 +1,226 @@
+"""The recipe file: what it yields, and the exact line for each thing it must not hold."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from deploy import recipe
+from deploy.recipe import RecipeError
+
+TEXT = recipe.FILE.read_text(encoding="utf-8")
+PROFILES = ["mi355x", "mi350x", "mi325x", "mi308x", "mi300x", "rehearsal"]
+
+# (what is replaced, by what, the line that must come, without the file's name)
+BAD = [
+    ("schema = 1", "schema = 2", "schema: got 2; this code reads schema 1"),
+    (
+        "max-num-seqs = 512",
+        "max-num-seq = 512",
+        "profiles.mi355x.serve.max-num-seq: got 512; vLLM 0.27.1 has no such flag;"
+        " did you mean max-num-seqs?",
+    ),
+    (
+        "max-num-seqs = 512",
+        'max-num-seqs = "many"',
+        "profiles.mi355x.serve.max-num-seqs: got 'many'; vLLM 0.27.1 takes an int",
+    ),
+    (
+        "trust-remote-code = true",
+        "trust-remote-code = 1",
+        "serve.trust-remote-code: got 1; vLLM 0.27.1 takes a bool",
+    ),
+    (
+        'kv-cache-dtype = "fp8"',
+        'kv-cache-dtype = "fp9"',
+        "serve.kv-cache-dtype: got 'fp9'; vLLM 0.27.1 takes one of auto, ",
+    ),
+    (
+        "block-size = 256",
+        "port = 9000",
+        "serve.port: got 9000; it comes from ports.serve",
+    ),
+    (
+        'method = "dspark"',
+        'methud = "dspark"',
+        "speculative.methud: got 'dspark'; vLLM 0.27.1 has no such speculative setting;"
+        " did you mean method?",
+    ),
+    (
+        "VLLM_ROCM_USE_AITER =",
+        "VLLM_ROCM_USE_AITR =",
+        "env.VLLM_ROCM_USE_AITR: got '1'; vLLM 0.27.1 reads no such;"
+        " did you mean VLLM_ROCM_USE_AITER?",
+    ),
+    (
+        'HF_HUB_OFFLINE = "1" #',
+        "HF_HUB_OFFLINE = 1 #",
+        "env.HF_HUB_OFFLINE: got 1; environment values are strings: quote",
+    ),
+    (
+        "scrape_interval_s = 5.0",
+        "scrape_intervall_s = 5.0",
+        "profiles.mi355x.health.scrape_intervall_s: got 5.0; no such key;"
+        " did you mean scrape_interval_s?",
+    ),
+    (
+        "scrape_interval_s = 5.0",
+        "scrape_interval_s = 0",
+        "profiles.mi355x.health.scrape_interval_s: got 0; give a number above 0",
+    ),
+    (
+        "scrape_interval_s = 5.0",
+        "scrape_interval_s = true",
+        "profiles.mi355x.health.scrape_interval_s: got true; give a float",
+    ),
+    (
+        'acceptance_effect = "degraded"',
+        'acceptance_effect = "panic"',
+        "profiles.mi355x.health.acceptance_effect: got 'panic'; give one of degraded, not-ready",
+    ),
+    (
+        "acceptance_floor = 0.15",
+        "acceptance_floor = 15",
+        "profiles.mi355x.health.acceptance_floor: got 15; give a fraction to 1",
+    ),
+    (
+        'digest = "sha256:bb44',
+        'digest = "sha256:xb44',
+        "vllm.digest: got 'sha256:xb44b39aea26798cce43030a98bf48efd0322ca7147367db86e38b96bd80f0e7';"
+        " give sha256: and 64 hex digits",
+    ),
+    (
+        'version = "0.27.1"',
+        'version = "0.28.0"',
+        "vllm.version: got '0.28.0'; deploy/vocabulary.json is for 0.27.1: write it again",
+    ),
+    (
+        'evidence = "unverified"\nnote = "DSpark',
+        'note = "DSpark',
+        "profiles.mi355x.evidence: got ''; say what ran, where and when, or \"unverified\"",
+    ),
+    (
+        "tensor-parallel-size = 4",
+        "block-size = 256",
+        "profiles.mi355x.serve.block-size: got 256; a profile holds differences only:"
+        " drop the line",
+    ),
+    (
+        'like = "mi355x"',
+        'like = "mi400"',
+        "profiles.mi350x.like: got 'mi400'; name a profile that stands alone: mi355x, ",
+    ),
+    ("[ports]\nserve = 8000\nhealth = 8080", "", "[ports]: is missing; add the table"),
+    ("health = 8080", "", "ports.health: is missing; add it"),
+    ("[ports]", "[portz]", "portz: got "),
+    ("serve = 8000", 'serve = "8000"', "ports.serve: got '8000'; give an int"),
+    ('name = "AMD Instinct MI355X", arch = "gfx950", compute_units = 256, memory_gb = 288, count = 4 }\n[profiles.mi355x.serve]', 'name = "x", compute_units = 1, memory_gb = 1, count = 1 }\n[profiles.mi355x.serve]', "profiles.mi355x.gpu.arch: is missing; add it"),
+]  # fmt: skip
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """A recipe file of this text."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_shipped_recipe_has_every_profile_with_its_evidence() -> None:
+    """Every named profile is there, says its evidence, and the AMD ones claim no run of ours."""
+    loaded = recipe.load()
+    assert list(loaded.profiles) == PROFILES
+    for profile in loaded.profiles.values():
+        assert profile.note
+        assert (profile.evidence == recipe.UNVERIFIED) == (not profile.is_rehearsal)
+
+
+def test_the_speculative_settings_are_those_of_the_field() -> None:
+    """AMD profiles draft five tokens probabilistically with DSpark and name no draft model."""
+    for profile in recipe.load().profiles.values():
+        assert profile.speculative is not None
+        own = dict(profile.speculative)
+        if profile.is_rehearsal:
+            own.pop("model")
+        assert own == {
+            "method": "dspark",
+            "num_speculative_tokens": 5,
+            "draft_sample_method": "probabilistic",
+        }
+
+
+def test_a_profile_like_another_differs_in_nothing_it_does_not_state() -> None:
+    """MI350X serves as MI355X does."""
+    loaded = recipe.load()
+    assert loaded.profile("mi350x").serve == loaded.profile("mi355x").serve
+    assert loaded.profile("mi350x").gpu != loaded.profile("mi355x").gpu
+
+
+def test_nothing_of_the_rehearsal_reaches_an_amd_profile() -> None:
+    """The interpreter's switch and generated models stand in the rehearsal's profile alone."""
+    for profile in recipe.load().profiles.values():
+        text = repr(profile)
+        assert ("TRITON_INTERPRET" in text) == profile.is_rehearsal
+        assert ("REHEARSAL" in text) == profile.is_rehearsal
+
+
+def test_the_rehearsal_inherits_no_amd_flag() -> None:
+    """A CPU server is not asked for AITER or an FP8 cache."""
+    rehearsal = recipe.load().profile("rehearsal")
+    assert "kv-cache-dtype" not in rehearsal.serve
+    assert "VLLM_ROCM_USE_AITER" not in rehearsal.env
+
+
+def test_the_image_is_pinned_by_tag_and_digest() -> None:
+    """The pin names the release twice over: its tag and its digest."""
+    vllm = recipe.load().vllm
+    assert re.fullmatch(rf"\S+:v{vllm.version}@sha256:[0-9a-f]{{64}}", vllm.pinned_image)
+
+
+@pytest.mark.parametrize(("old", "new", "line"), BAD, ids=[b[2].split(";")[0][:60] for b in BAD])
+def test_a_bad_recipe_is_refused_with_one_line(
+    tmp_path: Path, old: str, new: str, line: str
+) -> None:
+    """File, key, value seen and fix, in one line."""
+    assert old in TEXT, "the test's own anchor is gone from the recipe"
+    path = written(tmp_path, TEXT.replace(old, new, 1))
+    with pytest.raises(RecipeError) as refused:
+        recipe.load(path)
+    message = str(refused.value)
+    assert message.startswith(f"{path}: {line}")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"schema = ", "is not TOML: "),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"", "schema: got null; this code reads schema 1"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    """Broken TOML, wrong encoding and an empty file each get their line."""
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(content)
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        recipe.load(path)
+
+
+def test_an_unreadable_recipe_names_the_file(tmp_path: Path) -> None:
+    """A path that is not there, or a folder, is told with the system's reason."""
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(RecipeError, match="cannot be read"):
+            recipe.load(path)
+
+
+def test_an_unknown_profile_lists_those_there_are() -> None:
+    """The message holds what may be said instead."""
+    with pytest.raises(RecipeError, match="got 'mi999'; it is one of mi355x, mi350x"):
+        recipe.load().profile("mi999")
+
+
+def test_health_defaults_are_the_recipes_values() -> None:
+    """The dataclass's defaults and the recipe's [health] table do not drift apart."""
+    table = tomllib.loads(TEXT)["health"]
+    assert recipe.Health(**table) == recipe.Health()
