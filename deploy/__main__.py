@@ -1,23 +1,33 @@
-"""`python -m deploy`: print the plan, make an environment, write the vocabulary."""
+"""`python -m deploy`: plan, preflight, environments, smoke test, vocabulary."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
 from pathlib import Path
 
-from deploy import environment, plan, recipe, vocabulary
+from deploy import environment, plan, recipe, smoke, vocabulary
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
 
+# Commands with a command line of their own; their modules are imported when asked for.
+ELSEWHERE = {
+    "preflight": ("deploy.preflight.cli", "look at this machine before a server is started on it"),
+    "engine-config": ("deploy.preflight.engine", "let vLLM itself judge the plan, without weights"),
+}
 FORMS = ("argv", "env", "json", "shell")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand; 0 done, 1 refused, 2 misused."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in ELSEWHERE:
+        module = importlib.import_module(ELSEWHERE[argv[0]][0])
+        return int(module.main(argv[1:]))
     parser = argparse.ArgumentParser(prog="python -m deploy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -37,9 +47,15 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("name", choices=sorted(environment.LOCKS))
     p.set_defaults(run=run_environment)
 
+    p = commands.add_parser("smoke", help="start what is here to test, and test it")
+    p.set_defaults(run=run_smoke)
+
     p = commands.add_parser("vocabulary", help="what the pinned vLLM knows, asked from vLLM itself")
     p.add_argument("--write", action="store_true", help="write deploy/vocabulary.json")
     p.set_defaults(run=run_vocabulary)
+
+    for name, (_, text) in ELSEWHERE.items():
+        commands.add_parser(name, help=text, add_help=False)
 
     args = parser.parse_args(argv)
     try:
@@ -75,6 +91,11 @@ def run_environment(args: argparse.Namespace) -> int:
     """Make the environment if it is not there; its interpreter's path is the only stdout."""
     print(environment.ensure(args.name))
     return 0
+
+
+def run_smoke(_args: argparse.Namespace) -> int:
+    """Become the smoke test of the server that SMOKE_URL names, or of the rehearsal."""
+    return smoke.main()
 
 
 def run_vocabulary(args: argparse.Namespace) -> int:

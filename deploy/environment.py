@@ -8,6 +8,7 @@ pinned by version and hash.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -94,16 +95,20 @@ def _make(name: str, folder: Path, python: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # a try that was interrupted
     _say(f"making the {name} environment in {folder}")
     try:
-        _require_venv()
+        _require_system(LOCKS[name])
         _run([sys.executable, "-m", "venv", str(folder)], "venv")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip += ["--no-compile", "--no-deps"]  # the locks are complete; compiled below, in parallel
         lock = LOCKS[name]
         if lock.torch:
             _say(f"installing {TORCH} (CPU; about 200 MB to download from a CPU index)")
-            _run([*pip, "--no-deps", TORCH], TORCH)
+            _run([*pip, TORCH], TORCH)
         for file in lock.files:
             _say(f"installing {file.relative_to(ROOT)}")
-            _run([*pip, "--no-deps", "--require-hashes", "-r", str(file)], file.name)
+            _run([*pip, "--require-hashes", "-r", str(file)], file.name)
+        compileall = [str(python), "-m", "compileall", "-q", "-j", "0", str(folder / "lib")]
+        # a package may ship templates that are no Python; what does not compile is not imported
+        subprocess.run(compileall, stdout=subprocess.DEVNULL, check=False)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -121,24 +126,37 @@ def _run(command: list[str], what: str) -> None:
         )
 
 
-def _require_venv() -> None:
-    """Debian ships venv apart; as root it is installed, otherwise the command is told."""
-    if (
-        subprocess.run(
-            [sys.executable, "-c", "import ensurepip, venv"], capture_output=True
-        ).returncode
-        == 0
-    ):
+def _require_system(lock: Lock) -> None:
+    """What pip cannot bring: Debian's venv module, and the NUMA library of vLLM's CPU kernels.
+
+    As root on a Debian they are installed; otherwise the command is told.
+    """
+    missing = []
+    probe = [sys.executable, "-c", "import ensurepip, venv"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:
+        missing.append(f"python3.{sys.version_info.minor}-venv")
+    if lock.torch and not _loads("libnuma.so.1"):
+        missing.append("libnuma1")
+    if not missing:
         return
-    package = f"python3.{sys.version_info.minor}-venv"
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        _say(f"installing {package}")
+        _say(f"installing {' '.join(missing)}")
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update", "-qq"], stdout=sys.stderr, env=env, check=False)
-        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
-        if subprocess.run(command, stdout=sys.stderr, env=env, check=False).returncode == 0:
+        apt = ["apt-get", "-qq", "-y", "--no-install-recommends"]
+        subprocess.run([*apt, "update"], stdout=sys.stderr, env=env, check=False)
+        done = subprocess.run([*apt, "install", *missing], stdout=sys.stderr, env=env, check=False)
+        if done.returncode == 0:
             return
-    raise SetupError(f"venv: is missing from {sys.executable}; apt-get install {package}")
+    names = " ".join(missing)
+    raise SetupError(f"system packages: {names} missing; sudo apt-get install {names}")
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _require_disk(folder: Path, needed_gb: float) -> None:

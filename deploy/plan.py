@@ -76,34 +76,20 @@ def make(
     Raises PlanError for a flag vLLM does not know and for a broken rule.
     """
     environ = environ or {}
-    words = vocabulary.load()
-    serve = dict(profile.serve)
-    speculative = dict(profile.speculative) if profile.speculative and speculation else None
-    given = read_flags(extra, words)
-    if "speculative-config" in given:
-        speculative = _json_table("speculative-config", given.pop("speculative-config"))
+    given = read_flags(extra, vocabulary.load())
+    intended = intent(profile, given, environ, speculation)
     overrides = [
-        f"--{name} {_text(value)} overrides the recipe's {_text(serve[name])}"
+        f"--{name} {_text(value)} overrides the recipe's {_text(profile.serve[name])}"
         for name, value in given.items()
-        if name in serve and serve[name] != value
+        if name in profile.serve and profile.serve[name] != value
     ]
-    env = {k: expand(v, environ) for k, v in profile.env.items()}
-    for name, value in list(env.items()):
-        if environ.get(name, value) != value:
-            overrides.append(f"environment {name}={environ[name]} overrides the recipe's {value}")
-            env[name] = environ[name]
-    findings = check(
-        Intent(
-            model=profile.model,
-            is_rehearsal=profile.is_rehearsal,
-            arch=profile.gpu.arch if profile.gpu else None,
-            vllm_version=profile.vllm_version,
-            serve=serve | given,
-            speculative=speculative,
-            env={**environ, **env},
-            health=profile.health,
-        )
-    )
+    env = {name: expand(intended.env[name], environ) for name in profile.env}
+    overrides += [
+        f"environment {name}={env[name]} overrides the recipe's {value}"
+        for name, value in profile.env.items()
+        if environ.get(name, value) != value
+    ]
+    findings = check(intended)
     fatal = [f.message for f in findings if f.fatal]
     if fatal:
         raise PlanError(fatal[0])
@@ -112,8 +98,9 @@ def make(
     if profile.revision:
         identity["revision"] = profile.revision
     identity["port"] = profile.ports.serve
-    for name, value in (identity | serve | given).items():
+    for name, value in {**identity, **intended.serve}.items():
         argv += flag_words(name, value)
+    speculative = intended.speculative or {}
     if speculative:
         table = {k: expand(v, environ) if isinstance(v, str) else v for k, v in speculative.items()}
         argv += flag_words("speculative-config", table)
@@ -123,8 +110,33 @@ def make(
         argv=tuple(argv),
         env=env,
         warnings=(*(f.message for f in findings), *overrides),
-        probabilistic=bool(speculative)
-        and (speculative or {}).get("draft_sample_method") == "probabilistic",
+        probabilistic=speculative.get("draft_sample_method") == "probabilistic",
+    )
+
+
+def intent(
+    profile: Profile,
+    given: Mapping[str, Any],
+    environ: Mapping[str, str],
+    speculation: bool = True,
+) -> Intent:
+    """The profile with the user's flags (as `read_flags` gives them) and environment laid over it.
+
+    Raises PlanError for a speculative-config that is no JSON object.
+    """
+    serve = {**profile.serve, **given}
+    speculative = profile.speculative if speculation else None
+    if "speculative-config" in serve:
+        speculative = _json_table("speculative-config", serve.pop("speculative-config"))
+    return Intent(
+        model=profile.model,
+        is_rehearsal=profile.is_rehearsal,
+        arch=profile.gpu.arch if profile.gpu else None,
+        vllm_version=profile.vllm_version,
+        serve=serve,
+        speculative=speculative,
+        env={**profile.env, **environ},
+        health=profile.health,
     )
 
 

@@ -63,10 +63,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Vllm:
-    """The pinned vLLM: release, commit, and the ROCm image by tag and digest."""
+    """The pinned vLLM: release, commit, the image's ROCm, and the image by tag and digest."""
 
     version: str
     commit: str
+    rocm: str
     image: str
     digest: str
 
@@ -86,7 +87,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The card a profile is made for; memory in 10^9 bytes, count = cards one server uses."""
+    """The card a profile is made for; memory in GiB, count = cards one server uses."""
 
     name: str
     arch: str
@@ -144,10 +145,15 @@ class Profile:
     speculative: Mapping[str, Any] | None
     env: Mapping[str, str]
     health: Health
-    vllm_version: str
+    vllm: Vllm
     ports: Ports
     reference: Reference
     gpu: Gpu | None = None
+
+    @property
+    def vllm_version(self) -> str:
+        """The release of the pinned vLLM."""
+        return self.vllm.version
 
     @property
     def is_rehearsal(self) -> bool:
@@ -234,7 +240,7 @@ class _Reader:
                 speculative=parts["speculative"] or None,
                 env=parts["env"],
                 health=self.health(f"{key}.health", parts["health"]),
-                vllm_version=vllm.version,
+                vllm=vllm,
                 ports=ports,
                 reference=reference,
                 gpu=self.read(Gpu, f"{key}.gpu", gpu) if gpu else None,

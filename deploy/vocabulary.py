@@ -56,7 +56,7 @@ class Vocabulary:
     speculative: frozenset[str]
 
     def resolve(self, option: str) -> str | None:
-        """The flag's long name for `--max-num-seqs`, `-tp` or `--no-enforce-eager`, else None."""
+        """The long name of an option spelt long, short or negated, else None."""
         name = option.lstrip("-").replace("_", "-")
         if name in self.flags:
             return name

@@ -1,0 +1,152 @@
+"""`python -m deploy preflight`: look at this machine before a server is started on it.
+
+Exit codes: 0 nothing fails, 1 something does, 2 misused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from deploy import recipe
+from deploy.preflight import checks, facts, start
+from deploy.preflight.caches import cache_folders, note_caches
+from deploy.preflight.findings import LEVELS, Finding
+from deploy.preflight.host import Host, LocalHost, RecordedHost
+from deploy.recipe import Profile, Recipe, RecipeError
+
+FORMS = ("text", "json")
+
+
+class Misuse(ValueError):
+    """The command line cannot be followed; the message is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Misuse(f"{message}; see python -m deploy preflight --help")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every finding, worst first, and the profile they hold for."""
+
+    profile: str | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1 when a finding stops the start."""
+        return int(any(f.level == "fail" for f in self.findings))
+
+
+def main(argv: list[str]) -> int:
+    """Run the checks and print them; returns the exit code."""
+    try:
+        args = _parser().parse_args(argv)
+        loaded = recipe.load(args.recipe)
+        host: Host = RecordedHost(args.tree) if args.tree else LocalHost()
+        name = args.profile or host.environ.get("DSPARK_PROFILE")
+        profile = loaded.profile(name) if name else None
+    except SystemExit as e:  # --help
+        return int(e.code or 0)
+    except (Misuse, RecipeError, ValueError, OSError) as e:
+        print(f"preflight: {e}", file=sys.stderr)
+        return 2
+    report = inspect(host, loaded, profile, args.extra, speculation=not args.no_speculation)
+    print(render(report, args.format))
+    if args.note_caches and report.exit_code == 0 and report.profile and not args.tree:
+        return leave_notes(host, loaded.profile(report.profile))
+    return report.exit_code
+
+
+def inspect(
+    host: Host,
+    loaded: Recipe,
+    profile: Profile | None,
+    extra: list[str] | tuple[str, ...] = (),
+    speculation: bool = True,
+) -> Report:
+    """Every check that applies; without a profile the one that fits the machine is taken."""
+    machine = None
+    findings: list[Finding] = []
+    if profile is None:
+        machine = facts.gather(host)
+        profile, picked = checks.pick(machine, loaded)
+        findings.append(picked)
+    if profile is not None:
+        begun = start.gather(host, profile, extra, speculation)
+        if not profile.is_rehearsal:
+            findings += checks.machine_findings(machine or facts.gather(host), begun)
+        findings += checks.start_findings(begun)
+    ordered = sorted(findings, key=lambda f: LEVELS.index(f.level))
+    return Report(profile.name if profile else None, tuple(ordered))
+
+
+def render(report: Report, form: str) -> str:
+    """The report as text for people or JSON for programs."""
+    if form == "json":
+        table = {
+            "profile": report.profile,
+            "exit_code": report.exit_code,
+            "findings": [dataclasses.asdict(f) for f in report.findings],
+        }
+        return json.dumps(table, indent=2)
+    lines: list[str] = []
+    for f in report.findings:
+        lines.append(f"{f.level:7} {f.check}: {_one_line(f.seen)}")
+        if f.level != "ok":
+            lines += [f"        why: {_one_line(f.why)}"] if f.why else []
+            lines += [f"        fix: {_one_line(f.remedy)}"] if f.remedy else []
+    counts = Counter(f.level for f in report.findings)
+    told = ", ".join(f"{counts[level]} {level}" for level in LEVELS)
+    return "\n".join([*lines, f"preflight of {report.profile or 'no profile'}: {told}"])
+
+
+def leave_notes(host: Host, profile: Profile) -> int:
+    """Write into empty caches what they will be made for."""
+    try:
+        written = note_caches(
+            cache_folders(host), profile.vllm_version, profile.gpu.arch if profile.gpu else "cpu"
+        )
+    except OSError as e:
+        print(f"preflight: {e.filename}: {e.strerror}; make it writable", file=sys.stderr)
+        return 1
+    for folder in written:
+        print(f"noted in {folder}: vLLM {profile.vllm_version}")
+    return 0
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m deploy preflight", description=__doc__)
+    parser.add_argument("--profile", help="profile to start; default DSPARK_PROFILE, else by card")
+    parser.add_argument("--format", choices=FORMS, default="text")
+    parser.add_argument("--recipe", type=Path, default=_recipe_file(), help="recipe file")
+    parser.add_argument("--no-speculation", action="store_true", help="serve without a draft")
+    parser.add_argument(
+        "--note-caches",
+        action="store_true",
+        help="if nothing fails, write into empty caches the release and architecture they are for",
+    )
+    parser.add_argument("--tree", type=Path, help="look at a recorded machine in this folder")
+    parser.add_argument("extra", nargs="*", metavar="FLAG", help="extra server flags, after --")
+    return parser
+
+
+def _recipe_file() -> Path:
+    return Path(os.environ.get("DSPARK_RECIPE") or recipe.FILE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

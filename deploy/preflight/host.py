@@ -1,0 +1,291 @@
+"""The one way from preflight to a machine: the machine itself, or a recorded tree of one."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+# No file below /sys or /proc that is read here is longer; a longer one is not what it seems.
+TEXT_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """What stat tells: numeric owner and group, size in bytes, time of change (Unix seconds)."""
+
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime: float
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a folder."""
+        return stat.S_ISDIR(self.mode)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A mounted file system: bytes in all, and bytes that this user may still write."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class SmiGpu:
+    """One GPU as AMD's own library names it; memory in bytes, None where it does not say."""
+
+    name: str
+    vram_total: int | None = None
+    vram_used: int | None = None
+
+
+class Host(Protocol):
+    """A machine that can be asked. Paths are absolute. Every method may raise OSError."""
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment that the server would start in."""
+
+    def read_text(self, path: str) -> str:
+        """A small file; bytes that are not UTF-8 are replaced."""
+
+    def read_start(self, path: str, count: int) -> bytes:
+        """At most the first `count` bytes of a file."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """Sorted names in a folder."""
+
+    def stat(self, path: str) -> FileStat:
+        """Owner, size and times, of the target where the path is a link."""
+
+    def open_rw(self, path: str) -> None:
+        """Open for reading and writing, and close; writes nothing."""
+
+    def may_write(self, path: str) -> bool:
+        """Whether this process could make a file in a folder that exists."""
+
+    def disk(self, path: str) -> Disk:
+        """The file system that holds a path which exists."""
+
+    def port_free(self, address: str, port: int) -> bool:
+        """Whether a TCP server could listen there now."""
+
+    def package_dir(self, name: str) -> str | None:
+        """The folder of an importable Python package, which is not imported."""
+
+    def gpu_library(self) -> tuple[SmiGpu, ...] | None:
+        """What amdsmi says, None where it is not installed or does not answer."""
+
+    def hostname(self) -> str:
+        """The name other hosts and lock files know this one by."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+
+
+class LocalHost:
+    """The machine, or container, that this process runs in."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = dict(os.environ if environ is None else environ)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """This process's environment."""
+        return self._environ
+
+    def read_text(self, path: str) -> str:
+        """Read a file to TEXT_LIMIT bytes."""
+        return self.read_start(path, TEXT_LIMIT).decode("utf-8", "replace")
+
+    def read_start(self, path: str, count: int) -> bytes:
+        """Read the first bytes of a file."""
+        with Path(path).open("rb") as file:
+            return file.read(count)
+
+    def list_dir(self, path: str) -> list[str]:
+        """List a folder."""
+        return sorted(entry.name for entry in Path(path).iterdir())
+
+    def stat(self, path: str) -> FileStat:
+        """Stat a path."""
+        seen = Path(path).stat()
+        return FileStat(seen.st_mode, seen.st_uid, seen.st_gid, seen.st_size, seen.st_mtime)
+
+    def open_rw(self, path: str) -> None:
+        """Open as the ROCm runtime opens /dev/kfd."""
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def may_write(self, path: str) -> bool:
+        """Ask the kernel, which also knows read-only mounts."""
+        return os.access(path, os.W_OK | os.X_OK)
+
+    def disk(self, path: str) -> Disk:
+        """Ask statvfs."""
+        seen = os.statvfs(path)
+        return Disk(seen.f_frsize * seen.f_blocks, seen.f_frsize * seen.f_bavail)
+
+    def port_free(self, address: str, port: int) -> bool:
+        """Bind, as the server will, and let go."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                server.bind((address, port))
+                server.listen(1)
+            except OSError as e:
+                if e.errno == errno.EADDRINUSE:
+                    return False
+                raise
+        return True
+
+    def package_dir(self, name: str) -> str | None:
+        """Ask the import system where a package is."""
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            return None
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        return places[0] if places else None
+
+    def gpu_library(self) -> tuple[SmiGpu, ...] | None:
+        """Ask amdsmi; the driver's files tell all that is needed where it fails."""
+        try:
+            import amdsmi  # type: ignore[import-not-found,unused-ignore]
+        except (ImportError, OSError, KeyError):  # its import loads librocm_smi and reads ROCM_PATH
+            return None
+        try:
+            amdsmi.amdsmi_init()
+        except Exception:  # AmdSmiException and its kin derive from Exception, nothing nearer
+            return None
+        try:
+            return tuple(_smi_gpu(amdsmi, h) for h in amdsmi.amdsmi_get_processor_handles())
+        except Exception:
+            return None
+        finally:
+            amdsmi.amdsmi_shut_down()
+
+    def hostname(self) -> str:
+        """The kernel's name."""
+        return socket.gethostname()
+
+    def now(self) -> float:
+        """The wall clock, which file times are in."""
+        return time.time()
+
+
+class RecordedHost:
+    """A machine written down: files below `tree`, and `host.json` for what files cannot hold.
+
+    The keys of host.json, all optional: `environ`, `hostname`, `now`; `stat` of a path (`mode`,
+    `uid`, `gid`, `size`, `mtime`); `errors` (path to errno name, for open, read and list);
+    `read_only` folders; `disks` (mount point to `total` and `free` bytes); `busy_ports`;
+    `packages` (name to folder); `gpu_library` (list of `name`, `vram_total`, `vram_used`).
+    Raises ValueError for what is no such folder.
+    """
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        notes = tree / "host.json"
+        self.notes: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
+        if not tree.is_dir() or not isinstance(self.notes, dict):
+            raise ValueError(f"{tree}: is not a recorded machine; give a folder with host.json")
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The recorded environment."""
+        return dict(self.notes.get("environ", {}))
+
+    def read_text(self, path: str) -> str:
+        """Read a recorded file."""
+        return self.read_start(path, TEXT_LIMIT).decode("utf-8", "replace")
+
+    def read_start(self, path: str, count: int) -> bytes:
+        """Read the first bytes of a recorded file."""
+        with self._at(path).open("rb") as file:
+            return file.read(count)
+
+    def list_dir(self, path: str) -> list[str]:
+        """List a recorded folder."""
+        return sorted(entry.name for entry in self._at(path).iterdir())
+
+    def stat(self, path: str) -> FileStat:
+        """What was noted of a path, over what its file in the tree says."""
+        seen = self._at(path, opening=False).stat()
+        noted = self.notes.get("stat", {}).get(path, {})
+        return FileStat(
+            noted.get("mode", seen.st_mode),
+            noted.get("uid", 0),
+            noted.get("gid", 0),
+            noted.get("size", seen.st_size),
+            noted.get("mtime", seen.st_mtime),
+        )
+
+    def open_rw(self, path: str) -> None:
+        """Raises the recorded error, or that of a missing file."""
+        self._at(path).stat()
+
+    def may_write(self, path: str) -> bool:
+        """Whether the folder is not among the read-only ones."""
+        return path not in self.notes.get("read_only", [])
+
+    def disk(self, path: str) -> Disk:
+        """The recorded mount that is nearest above the path."""
+        disks: dict[str, dict[str, int]] = self.notes.get("disks", {})
+        above = [m for m in disks if path == m or path.startswith(m.rstrip("/") + "/")]
+        if not above:
+            raise FileNotFoundError(errno.ENOENT, "no disk was recorded", path)
+        found = disks[max(above, key=len)]
+        return Disk(found["total"], found["free"])
+
+    def port_free(self, address: str, port: int) -> bool:  # noqa: ARG002 - the protocol's
+        """Whether the port was not noted as busy."""
+        return port not in self.notes.get("busy_ports", [])
+
+    def package_dir(self, name: str) -> str | None:
+        """The noted folder of a package."""
+        found = self.notes.get("packages", {}).get(name)
+        return str(found) if found else None
+
+    def gpu_library(self) -> tuple[SmiGpu, ...] | None:
+        """What amdsmi was noted to say."""
+        noted = self.notes.get("gpu_library")
+        return None if noted is None else tuple(SmiGpu(**gpu) for gpu in noted)
+
+    def hostname(self) -> str:
+        """The recorded name."""
+        return str(self.notes.get("hostname", "recorded"))
+
+    def now(self) -> float:
+        """The time of the recording; without one, now."""
+        return float(self.notes.get("now", time.time()))
+
+    def _at(self, path: str, opening: bool = True) -> Path:
+        noted = self.notes.get("errors", {}).get(path)
+        if opening and noted:
+            code = getattr(errno, noted)
+            raise OSError(code, os.strerror(code), path)
+        return self.tree / path.lstrip("/")
+
+
+def _smi_gpu(library: Any, handle: Any) -> SmiGpu:
+    """One processor, asked as amdsmi's Python interface documents it; it counts memory in MiB."""
+    name = str(library.amdsmi_get_gpu_asic_info(handle).get("market_name", ""))
+    memory = library.amdsmi_get_gpu_vram_usage(handle)
+    return SmiGpu(name, _mebibytes(memory.get("vram_total")), _mebibytes(memory.get("vram_used")))
+
+
+def _mebibytes(value: Any) -> int | None:
+    return value << 20 if isinstance(value, int) and value >= 0 else None

@@ -1,0 +1,86 @@
+"""What a start would do on this machine: the profile's plan, its weights, caches and ports."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from deploy import plan, vocabulary
+from deploy.plan import PlanError
+from deploy.preflight.caches import read_caches
+from deploy.preflight.facts import Cache, Port, read_port
+from deploy.preflight.findings import Unknown
+from deploy.preflight.host import Host
+from deploy.preflight.weights import Weights, read_weights
+from deploy.recipe import Model, Profile
+from deploy.rules import Intent
+
+
+@dataclass(frozen=True)
+class Start:
+    """A profile about to be started. `refusal` is why its flags cannot be read, if they cannot."""
+
+    profile: Profile
+    environ: Mapping[str, str]
+    intent: Intent
+    refusal: str | None
+    weights: Weights | Unknown
+    caches: tuple[Cache, ...]
+    ports: tuple[Port, ...]
+
+    def size(self, flag: str) -> int:
+        """A parallel size of the plan, 1 where none is given or it is no number."""
+        value = self.intent.serve.get(flag, 1)
+        return value if isinstance(value, int) and value > 0 else 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that one server takes."""
+        names = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+        total = 1
+        for name in names:
+            total *= self.size(name)
+        return total
+
+
+def gather(
+    host: Host, profile: Profile, extra: Sequence[str] = (), speculation: bool = True
+) -> Start:
+    """Read what a start of the profile would meet; `extra` are flags laid over the recipe's."""
+    refusal = None
+    try:
+        given = plan.read_flags(extra, vocabulary.load())
+        intent = plan.intent(profile, given, host.environ, speculation)
+    except PlanError as e:
+        refusal = str(e)
+        intent = plan.intent(profile, {}, host.environ, speculation)
+    serve = intent.serve
+    weights = read_weights(host, profile, serve)
+    intent = dataclasses.replace(intent, model=_with_config(profile, weights))
+    port = serve.get("port", profile.ports.serve)
+    address = str(serve.get("host", "0.0.0.0"))  # noqa: S104 - vLLM's own default
+    return Start(
+        profile=profile,
+        environ=host.environ,
+        intent=intent,
+        refusal=refusal,
+        weights=weights,
+        caches=read_caches(host),
+        ports=(
+            read_port(host, "serve", address, port),
+            read_port(host, "health", address, profile.ports.health),
+        ),
+    )
+
+
+def _with_config(profile: Profile, weights: Weights | Unknown) -> Model:
+    """The model with the sizes that its own config.json gives, where it is there."""
+    if isinstance(weights, Unknown) or isinstance(weights.config, Unknown):
+        return profile.model
+    sizes = {
+        name: weights.config[name]
+        for name in ("dspark_block_size", "moe_intermediate_size")
+        if type(weights.config.get(name)) is int and weights.config[name] > 0
+    }
+    return dataclasses.replace(profile.model, **sizes)

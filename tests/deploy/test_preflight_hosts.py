@@ -1,0 +1,321 @@
+"""Whole preflight runs on constructed machines: what is found, and the exit code."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy import recipe
+from deploy.preflight import cli
+from deploy.preflight.findings import Finding
+from deploy.preflight.host import RecordedHost
+from tests.support import recorded_hosts
+from tests.support.recorded_hosts import CARDS, GIB, NOW, RENDER_GID, Tree
+
+NODE_1 = "/sys/class/kfd/kfd/topology/nodes/1"
+DRM_1 = "/sys/class/drm/renderD128/device"
+
+
+def inspect(tree: Tree, profile: str | None = None, *extra: str) -> cli.Report:
+    """The report on a machine, by a named profile or the one that fits."""
+    loaded = recipe.load()
+    host = RecordedHost(tree.done())
+    return cli.inspect(host, loaded, loaded.profile(profile) if profile else None, extra)
+
+
+def finding(report: cli.Report, check: str) -> Finding:
+    """The one finding of a check."""
+    (found,) = (f for f in report.findings if f.check == check)
+    return found
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_a_prepared_host_passes_with_the_profile_of_its_card(tmp_path: Path, card: str) -> None:
+    """Nothing fails, warns or stays unknown, and the profile is picked by the card."""
+    report = inspect(recorded_hosts.gpu_host(tmp_path, card))
+    assert report.profile == card
+    assert {f.level for f in report.findings} == {"ok"}
+    assert report.exit_code == 0
+
+
+def test_an_mi350x_is_told_from_an_mi355x_by_its_pci_id(tmp_path: Path) -> None:
+    """Architecture, CUs and memory are the same; a card without a known id is a warning."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi355x", gpus=4)
+    path = tmp_path / NODE_1.lstrip("/") / "properties"
+    path.write_text(path.read_text().replace(f"device_id {0x75A3}", f"device_id {0x75A0}"))
+    assert inspect(tree).profile == "mi350x"
+    path.write_text(path.read_text().replace(f"device_id {0x75A0}", "device_id 7"))
+    report = inspect(tree)
+    assert finding(report, "profile").level == "warn"
+    assert "mi350x" in finding(report, "profile").why
+
+
+def test_amds_library_names_a_card_that_the_files_do_not(tmp_path: Path) -> None:
+    """amdsmi's market name decides between alike cards, its memory figures fill the gap."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi355x", gpus=4)
+    path = tmp_path / NODE_1.lstrip("/") / "properties"
+    path.write_text(path.read_text().replace(f"device_id {0x75A3}", "device_id 7"))
+    (tmp_path / DRM_1.lstrip("/") / "mem_info_vram_used").unlink()
+    tree.notes["gpu_library"] = [
+        {"name": "AMD Instinct MI350X", "vram_total": 288 * GIB, "vram_used": 200 * GIB}
+    ]
+    report = inspect(tree)
+    assert report.profile == "mi350x"
+    assert finding(report, "gpu.vram").level == "fail"
+
+
+def test_an_mi308x_is_not_an_mi300x(tmp_path: Path) -> None:
+    """80 CUs under the plan of 304 fail, although both are gfx942 with 192 GiB."""
+    report = inspect(recorded_hosts.gpu_host(tmp_path, "mi308x"), "mi300x")
+    units = finding(report, "gpu.compute_units")
+    assert units.level == "fail"
+    assert "80 CUs" in units.seen
+    assert "304" in units.seen
+    assert finding(report, "gpu.arch").level == "ok"
+    assert finding(report, "gpu.memory").level == "ok"
+
+
+def test_another_architecture_fails(tmp_path: Path) -> None:
+    """gfx942 under the plan of gfx950 names both."""
+    arch = finding(inspect(recorded_hosts.gpu_host(tmp_path, "mi300x"), "mi355x"), "gpu.arch")
+    assert arch.level == "fail"
+    assert "gfx942" in arch.seen
+    assert "gfx950" in arch.seen
+
+
+@pytest.mark.parametrize("has_mode_file", [True, False])
+def test_a_partitioned_card_is_unknown_not_failed(tmp_path: Path, has_mode_file: bool) -> None:
+    """In CPX mode the card shows 38 CUs and 24 GiB: that is said, and does not fail."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x", gpus=1, mode="CPX")
+    if not has_mode_file:
+        for file in tmp_path.rglob("current_compute_partition"):
+            file.unlink()
+    report = inspect(tree)
+    assert report.profile == "mi300x"
+    assert report.exit_code == 0
+    for check in ("gpu.compute_units", "gpu.memory", "gpu.partition", "gpu.vram"):
+        assert finding(report, check).level == "unknown"
+    assert "38 CUs" in finding(report, "gpu.compute_units").seen
+    assert "partition" in finding(report, "gpu.compute_units").seen
+
+
+def test_too_few_gpus_fail_and_withheld_ones_are_told(tmp_path: Path) -> None:
+    """A node that the device cgroup withholds is another container's, not a fault."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi355x", gpus=4)
+    tree.note("errors", **{f"{NODE_1}/properties": "EPERM"})
+    count = finding(inspect(tree, "mi355x"), "gpu.count")
+    assert count.level == "fail"
+    assert "3 in the topology, 1 given to others; the plan takes 4" in count.seen
+
+
+def test_the_environment_can_hide_gpus(tmp_path: Path) -> None:
+    """The smallest of the VISIBLE_DEVICES lists counts."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi355x", gpus=8)
+    tree.note("environ", HIP_VISIBLE_DEVICES="0,1,2,3", ROCR_VISIBLE_DEVICES="0,1")
+    assert finding(inspect(tree), "gpu.count").level == "fail"
+    assert finding(inspect(tree, "mi355x", "-tp", "2"), "gpu.count").level == "ok"
+
+
+def test_a_laptop_is_told_to_rehearse(tmp_path: Path) -> None:
+    """Without a GPU and a profile there is one finding, with both ways out."""
+    report = inspect(recorded_hosts.laptop(tmp_path))
+    assert report.profile is None
+    assert report.exit_code == 1
+    assert "make rehearsal" in finding(report, "profile").remedy
+
+
+def test_a_laptop_with_an_amd_profile_lacks_device_and_disk(tmp_path: Path) -> None:
+    """The missing device names what maps it, the missing weights what fetches them."""
+    report = inspect(recorded_hosts.laptop(tmp_path), "mi355x")
+    assert "--device /dev/kfd" in finding(report, "gpu.kfd").remedy
+    assert finding(report, "gpu.arch").level == "unknown"
+    disk = finding(report, "weights.disk")
+    assert (disk.level, disk.seen.split(" for ")[0]) == ("fail", "60 GB free")
+    model = recipe.load().profile("mi355x").model
+    remedy = finding(report, "weights.revision").remedy
+    assert f"hf download {model.id} --revision {model.revision}" in remedy
+
+
+def test_the_rehearsal_meets_no_gpu_check(tmp_path: Path) -> None:
+    """Only what a CPU server needs is judged."""
+    tree = recorded_hosts.laptop(tmp_path)
+    tree.write("/home/models/target/model.safetensors", recorded_hosts.safetensors({"w": 8}))
+    tree.write("/home/models/target/config.json", "{}")
+    tree.note("environ", REHEARSAL_HOME="/home/models")
+    report = inspect(tree, "rehearsal")
+    assert report.exit_code == 0
+    areas = {f.check.partition(".")[0] for f in report.findings}
+    assert areas == {"weights", "env", "net", "plan"}
+    assert finding(report, "weights.shards").level == "ok"
+
+
+def test_a_broken_host_fails_in_every_way_at_once(tmp_path: Path) -> None:
+    """All faults are told in one run, worst first, each with its remedy."""
+    report = inspect(recorded_hosts.broken(tmp_path))
+    levels = {f.check: f.level for f in report.findings}
+    failing = {check for check, level in levels.items() if level == "fail"}
+    assert failing == {
+        "gpu.kfd",
+        "gpu.render",
+        "gpu.vram",
+        "aiter.locks",
+        "cache.aiter",
+        "weights.shards",
+        "env.vllm_port",
+        "net.serve_port",
+    }
+    warned = {check for check, level in levels.items() if level == "warn"}
+    assert warned == {
+        "host.shm",
+        "host.memlock",
+        "host.stack",
+        "host.numa_balancing",
+        "host.iommu",
+    }
+    assert all(f.remedy and f.why for f in report.findings if f.level in ("fail", "warn"))
+    assert report.exit_code == 1
+    order = [cli.LEVELS.index(f.level) for f in report.findings]
+    assert order == sorted(order)
+
+
+def test_a_refused_kfd_names_the_gid_in_docker_and_kubernetes_terms(tmp_path: Path) -> None:
+    """The number is the device's own, never a default."""
+    kfd = finding(inspect(recorded_hosts.broken(tmp_path)), "gpu.kfd")
+    assert f"its group is {RENDER_GID}, this process has groups 1000" in kfd.seen
+    assert f"--group-add {RENDER_GID}" in kfd.remedy
+    assert f"supplementalGroups: [{RENDER_GID}]" in kfd.remedy
+
+
+def test_a_refused_kfd_with_the_group_present_blames_the_cgroup(tmp_path: Path) -> None:
+    """Adding the group again would not help."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x")
+    tree.note("errors", **{"/dev/kfd": "EPERM"})
+    kfd = finding(inspect(tree), "gpu.kfd")
+    assert kfd.level == "fail"
+    assert "--device /dev/kfd" in kfd.remedy
+    assert "--group-add" not in kfd.remedy
+
+
+def lock(tree: Tree, text: str, age: float) -> None:
+    """A lock of AITER in its default folder."""
+    path = "/home/user/.aiter/jit/build/lock_module_gemm"
+    tree.write(path, text)
+    tree.note("stat", **{path: {"mtime": NOW - age}})
+
+
+@pytest.mark.parametrize(
+    ("text", "age", "process", "level"),
+    [
+        ("", 30.0, None, "unknown"),  # may be a build that has just begun
+        ("", 7200.0, None, "fail"),
+        ("77\nnode-1\n", 30.0, None, "fail"),
+        ("77\nnode-1\n", 7200.0, "77 (python) S 1", "warn"),
+        ("77\nnode-1\n", 7200.0, "77 (ninja) (x)) Z 1", "fail"),  # ended, not reaped
+        ("77\nnode-2\n", 7200.0, None, "unknown"),  # another host's process cannot be seen
+    ],
+)
+def test_a_build_lock_is_judged_by_owner_and_age(
+    tmp_path: Path, text: str, age: float, process: str | None, level: str
+) -> None:
+    """AITER waits without a limit for a lock that nobody will release."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x")
+    lock(tree, text, age)
+    if process:
+        tree.write("/proc/77/stat", process)
+    found = finding(inspect(tree), "aiter.locks")
+    assert found.level == level
+    assert "lock_module_gemm" in found.seen
+
+
+@pytest.mark.parametrize(
+    ("note", "level"),
+    [
+        (None, "unknown"),
+        ({"vllm": "0.27.1", "arch": "gfx942"}, "ok"),
+        ({"vllm": "0.27.1", "arch": "gfx950"}, "fail"),
+        ({"vllm": "0.28.0", "arch": "gfx942"}, "fail"),
+        ("garbage", "unknown"),
+    ],
+)
+def test_a_filled_cache_says_what_it_was_made_for(tmp_path: Path, note: object, level: str) -> None:
+    """Kernels of another release or architecture are not to be loaded."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x")
+    tree.write("/cache/triton/kernel.hsaco", "x")
+    tree.note("environ", TRITON_CACHE_DIR="/cache/triton")
+    if note is not None:
+        tree.write("/cache/triton/.dspark-made-for.json", json.dumps(note))
+    found = finding(inspect(tree), "cache.triton")
+    assert found.level == level
+    assert "/cache/triton" in found.seen
+
+
+SetUp = Callable[[Tree], object]
+
+
+@pytest.mark.parametrize(
+    ("set_up", "check", "level"),
+    [
+        (lambda t: t.note("disks", **{"/dev/shm": {"total": 64 << 20, "free": 0}}), "host.shm", "fail"),
+        (lambda t: t.note("disks", **{"/dev/shm": {"total": 8 << 30, "free": 0}}), "host.shm", "warn"),
+        (lambda t: t.write("/sys/fs/cgroup/memory.max", "8589934592\n"), "host.memory_limit", "warn"),
+        (lambda t: t.write("/sys/fs/cgroup/memory.max", "lots\n"), "host.memory_limit", "unknown"),
+        (lambda t: t.write("/proc/cmdline", "ro quiet"), "host.iommu", "warn"),
+        (lambda t: t.write("/proc/cmdline", "ro amd_iommu=off"), "host.iommu", "ok"),
+        (lambda t: t.write("/opt/rocm/.info/version", "6.4.1-83\n"), "host.rocm", "warn"),
+        (lambda t: t.write("/sys/module/amdgpu/version", "\x7fELF"), "host.driver", "unknown"),
+        (lambda t: t.note("environ", HSA_ENABLE_IPC_MODE_LEGACY="0"), "env.ipc_mode", "warn"),
+        (lambda t: t.note("environ", PYTORCH_HIP_ALLOC_CONF="expandable_segments:True"), "env.allocator", "warn"),
+        (lambda t: t.note("environ", VLLM_PORT="tcp://10.1.2.3:8000"), "env.vllm_port", "fail"),
+        (lambda t: t.note("environ", VLLM_PORT="29500"), "env.vllm_port", "ok"),
+        (lambda t: t.notes.update(busy_ports=[8080]), "net.health_port", "warn"),
+        (lambda t: t.write(f"{DRM_1}/mem_info_vram_used", "9000000000\n"), "gpu.vram", "warn"),
+        (lambda t: t.write(f"{DRM_1}/mem_info_vram_used", "90000000000\n"), "gpu.vram", "fail"),
+    ],
+)  # fmt: skip
+def test_one_setting_changes_one_finding(
+    tmp_path: Path, set_up: SetUp, check: str, level: str
+) -> None:
+    """Each fault on an otherwise prepared MI355X host is told by its own check, and only there."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi355x", gpus=4)
+    set_up(tree)
+    report = inspect(tree)
+    assert finding(report, check).level == level
+    assert {f.check for f in report.findings if f.level != "ok"} <= {check}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "check", "level"),
+    [
+        ((), {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "plan.dspark.v2_runner", "fail"),
+        ((), {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "plan.graphs.piecewise_on_v1", "fail"),
+        (("-pp", "2"), {}, "plan.dspark.pipeline_parallel", "fail"),
+        (("--speculative-config", '{"method":"dspark","num_speculative_tokens":3}'), {}, "plan.dspark.k_below_block", "fail"),
+        (("--speculative-config", '{"method":"dspark","num_speculative_tokens":7}'), {}, "plan.dspark.k_above_block", "warn"),
+        (("--speculative-config", '{"method":"dspark","num_speculative_tokens":5,"model":"m"}'), {}, "plan.dspark.draft_model", "fail"),
+        (("--no-such-flag",), {}, "plan.flags", "fail"),
+        (("-tp", "16"), {}, "plan.mxfp4_shard", "warn"),
+        (("-tp", "3"), {}, "plan.mxfp4_shard", "fail"),
+    ],
+)  # fmt: skip
+def test_the_plan_is_judged_with_the_users_flags_and_environment(
+    tmp_path: Path, flags: tuple[str, ...], environ: dict[str, str], check: str, level: str
+) -> None:
+    """Every rule that is broken is told, not the first alone."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi355x", gpus=8)
+    tree.note("environ", **environ)
+    found = finding(inspect(tree, "mi355x", *flags), check)
+    assert found.level == level
+    assert found.why
+    assert found.remedy
+
+
+def test_v4_pro_at_eight_ranks_wastes_a_third(tmp_path: Path) -> None:
+    """3072 over 8 is 384, padded to 512; the size is the checkpoint's own."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi355x", gpus=8)
+    config = next(tmp_path.rglob("config.json"))
+    config.write_text(json.dumps({"moe_intermediate_size": 3072}))
+    shard = finding(inspect(tree, "mi355x", "-tp", "8"), "plan.mxfp4_shard")
+    assert shard.level == "warn"
+    assert "384, padded to 512: 33% more" in shard.seen
+    assert "--tensor-parallel-size 6," in shard.remedy
