@@ -1,0 +1,106 @@
+"""``python -m patches``: apply the series to a vLLM tree, check it, show it, audit a tree."""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from patches import apply, series, show
+from patches.errors import PatchesError, TreeError
+
+OK, FAILED, MISUSE, INTERRUPTED = 0, 1, 2, 130
+
+_ROOT_HELP = "the folder that holds vllm/ (site-packages or a checkout), or the vllm folder itself"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    0: done, or nothing to do. 1: the series does not fit, the tree cannot be written, or with
+    --check it is not fully carried. 2: the command line is wrong or ROOT holds no vLLM. 130:
+    interrupted.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["audit"]:  # its options are its own; argparse would claim those it knows
+        audit: int = importlib.import_module("patches.audit.cli").main(argv[1:])
+        return audit
+    arguments = _parser().parse_args(argv)
+    try:
+        loaded = series.load()
+        if arguments.command == "show":
+            return _show(loaded, arguments.root, arguments.format)
+        if arguments.check:
+            return _check(loaded, arguments.root)
+        return _apply(loaded, arguments.root, reverse=arguments.reverse)
+    except TreeError as error:
+        return _fail(str(error), MISUSE)
+    except PatchesError as error:
+        return _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        return _fail(
+            "interrupted: the tree carries all of the series or none: see --check", INTERRUPTED
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m patches", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    apply_parser = commands.add_parser("apply", help="bring the series onto a tree: all or nothing")
+    apply_parser.add_argument("root", type=Path, metavar="ROOT", help=_ROOT_HELP)
+    mode = apply_parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 unless the tree carries it all"
+    )
+    mode.add_argument("--reverse", action="store_true", help="take the series off again")
+
+    show_parser = commands.add_parser("show", help="say what the series is, and what ROOT carries")
+    show_parser.add_argument("root", type=Path, nargs="?", metavar="ROOT", help=_ROOT_HELP)
+    show_parser.add_argument("--format", choices=("text", "json"), default="text")
+
+    commands.add_parser("audit", help="find what shared code reads and a platform's class lacks")
+    return parser
+
+
+def _show(loaded: series.Series, root: Path | None, form: str) -> int:
+    data = show.provenance(loaded, root)
+    print(show.as_json(data) if form == "json" else show.as_text(data))
+    return OK
+
+
+def _check(loaded: series.Series, root: Path) -> int:
+    statuses = apply.status(root, loaded)
+    for status in statuses:
+        print(f"{status.state}: {status.patch}: {status.detail}")
+    if any(status.is_bad for status in statuses):
+        return _fail("not carried, and the series does not fit this vLLM", FAILED)
+    if not all(status.carried for status in statuses):
+        return _fail(f"not carried: run: python -m patches apply {root}", FAILED)
+    return OK
+
+
+def _apply(loaded: series.Series, root: Path, *, reverse: bool) -> int:
+    outcome = apply.apply(root, loaded, reverse=reverse)
+    if outcome.rolled_back:
+        print(f"rolled back {outcome.rolled_back} file(s) of an interrupted run")
+    verb = "removed" if reverse else "applied"
+    for status, sha256 in outcome.changed:
+        print(f"{verb}: {status.patch}: {status.target} is now {sha256}")
+    changed = {status.patch for status, _ in outcome.changed}
+    for status in outcome.found:
+        if status.patch not in changed:
+            print(f"nothing to do: {status.patch}: {_nothing(status, reverse)}")
+    return OK
+
+
+def _nothing(status: apply.PatchStatus, reverse: bool) -> str:
+    return f"{status.target}: not applied" if reverse and not status.carried else status.detail
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"patches: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

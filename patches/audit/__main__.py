@@ -1,0 +1,8 @@
+"""``python -m patches.audit``: the audit without the rest of the patches command line."""
+
+import sys
+
+from patches.audit.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

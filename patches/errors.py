@@ -1,0 +1,17 @@
+"""What this package raises. Every message is one line: the thing, what was seen, the fix."""
+
+
+class PatchesError(Exception):
+    """The command failed; nothing in the tree was changed by it."""
+
+
+class SeriesError(PatchesError):
+    """The series or one of its patch files is malformed."""
+
+
+class TreeError(PatchesError):
+    """ROOT is not a folder that holds a vLLM tree."""
+
+
+class InterruptedApplyError(PatchesError):
+    """An earlier run was killed half-way; its journal is still beside the tree's files."""

@@ -1,0 +1,97 @@
+"""The series' provenance, alone or beside what a tree carries of it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from patches import apply
+from patches.series import Patch, Series
+from patches.tree import find
+
+
+def provenance(series: Series, root: Path | None = None) -> dict[str, Any]:
+    """Return what is known of the series as plain data; with `root`, also of that tree.
+
+    Keys: ``series`` (sha256 over all patches, and each patch with its origin, hashes and when to
+    remove it) and, with `root`, ``tree`` (package folder, vLLM version, ``carried``, and the status
+    of every file). Raises what `patches.apply.status` raises.
+    """
+    data: dict[str, Any] = {
+        "series": {
+            "sha256": series.sha256,
+            "patches": [_patch(patch) for patch in series.patches],
+        }
+    }
+    if root is not None:
+        statuses = apply.status(root, series)
+        tree = find(root)
+        data["tree"] = {
+            "package": str(tree.package),
+            "vllm_version": tree.version,
+            "carried": all(status.carried for status in statuses),
+            "status": [asdict(status) for status in statuses],
+        }
+    return data
+
+
+def as_json(data: dict[str, Any]) -> str:
+    """The provenance as JSON, keys in the order above."""
+    return json.dumps(data, indent=2)
+
+
+def as_text(data: dict[str, Any]) -> str:
+    """The provenance as lines for a reader."""
+    lines = [f"series sha256 {data['series']['sha256']}"]
+    for patch in data["series"]["patches"]:
+        lines += _patch_lines(patch)
+    if "tree" in data:
+        lines += _tree_lines(data["tree"])
+    return "\n".join(lines)
+
+
+def _patch(patch: Patch) -> dict[str, Any]:
+    return {
+        "name": patch.name,
+        "sha256": patch.sha256,
+        "description": patch.description.splitlines()[0],
+        "origin": patch.origin,
+        "upstream_since": patch.upstream_since,
+        "upstream_url": patch.upstream_url,
+        "remove_when": patch.remove_when,
+        "last_update": patch.last_update,
+        "targets": [
+            {
+                "path": target.path,
+                "pairs": [asdict(pair) for pair in target.pairs],
+                "upstream_probe": None if target.probe is None else str(target.probe),
+            }
+            for target in patch.targets
+        ],
+    }
+
+
+def _patch_lines(patch: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        patch["name"],
+        f"  {patch['description']}",
+        f"  sha256       {patch['sha256']}",
+        f"  origin       {patch['origin']}",
+        f"  remove when  {patch['remove_when']}",
+        f"  last update  {patch['last_update']}",
+    ]
+    for target in patch["targets"]:
+        lines.append(f"  changes      {target['path']}")
+        for pair in target["pairs"]:
+            lines.append(f"    before     {pair['before']}  vLLM {', '.join(pair['releases'])}")
+            lines.append(f"    after      {pair['after']}")
+    return lines
+
+
+def _tree_lines(tree: dict[str, Any]) -> list[str]:
+    version = tree["vllm_version"] or "of unknown version"
+    lines = ["", f"{tree['package']}: vLLM {version}"]
+    lines += [f"  {item['state']:<9}{item['patch']}: {item['detail']}" for item in tree["status"]]
+    lines.append(f"  the series is {'carried' if tree['carried'] else 'NOT carried'}")
+    return lines

