@@ -1,0 +1,28 @@
+"""One run of the real AMD class per tree answers every question of these tests."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.cases import configuration_questions, runtime_questions
+from tests.support.amd_class import Answers, ask_both
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
+    """The answers of the pristine tree and of the patched one."""
+    folder: Path = tmp_path_factory.mktemp("contract")
+    runtime, configuration = runtime_questions(folder), configuration_questions(folder)
+    return ask_both(folder, pristine=runtime, patched=runtime | configuration)
+
+
+@pytest.fixture
+def pristine(both: tuple[Answers, Answers]) -> Answers:
+    """What vLLM 0.27.1 says as it was released."""
+    return both[0]
+
+
+@pytest.fixture
+def patched(both: tuple[Answers, Answers]) -> Answers:
+    """What it says with the series applied."""
+    return both[1]

@@ -1,0 +1,101 @@
+"""Small Triton kernels run by the interpreter, for tests of the shim; prints JSON.
+
+Run as a program with TRITON_INTERPRET=1 and the shim on PYTHONPATH: kernels are read from this
+file's source, and a process either interprets Triton or it does not.
+"""
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from dspark_rehearsal import interpreter, speed
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def log1p_kernel(x, y, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """y = log1p(x)"""
+    block = tl.arange(0, SIZE)
+    tl.store(y + block, libdevice.log1p(tl.load(x + block)))
+
+
+@triton.jit
+def masked_kernel(x, y, wanted, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Copy the first three where a loaded scalar wants it, with vLLM's way to join masks."""
+    block = tl.arange(0, SIZE)
+    mask = (block < 3) & (tl.load(wanted).to(tl.int64) >= 0)
+    tl.store(y + block, tl.load(x + block, mask=mask, other=0.0), mask=mask)
+
+
+@triton.jit
+def argmax_kernel(x, value, index, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """The largest element and its place."""
+    largest, place = tl.max(tl.load(x + tl.arange(0, SIZE)), axis=0, return_indices=True)
+    tl.store(value, largest)
+    tl.store(index, place)
+
+
+@triton.jit
+def random_kernel(seed, offset, block_out, scalar_out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Random words as vLLM draws them: a scalar from a seed, then a block from that scalar."""
+    block = tl.arange(0, SIZE)
+    drawn = tl.randint(tl.load(seed), tl.load(offset))
+    tl.store(scalar_out, drawn)
+    a, b, c, d = tl.randint4x(drawn, block)
+    tl.store(block_out + block, a ^ (b * 3) ^ (c * 5) ^ (d * 7))
+
+
+def mends() -> dict[str, Any]:
+    """What each mended operation gives."""
+    interpreter.mend()
+    x = torch.rand(8)
+    y = torch.zeros(8)
+    log1p_kernel[(1,)](x, y, SIZE=8)
+    copied = torch.zeros(4)
+    masked_kernel[(1,)](
+        torch.tensor([10.0, 20.0, 30.0, 40.0]), copied, torch.tensor([1], dtype=torch.int32), SIZE=4
+    )
+    nan = float("nan")
+    some, some_at = largest(torch.tensor([nan, 1.0, 5.0, nan]))
+    none, none_at = largest(torch.full((4,), nan))
+    return {
+        "log1p_is_numpys": bool(np.array_equal(y.numpy(), np.log1p(x.numpy()))),
+        "joined_mask": copied.tolist(),
+        "max_of_numbers": some,
+        "argmax_of_numbers": some_at,
+        "max_of_nan_is_nan": none != none,
+        "argmax_of_nan": none_at,
+    }
+
+
+def largest(x: torch.Tensor) -> tuple[float, int]:
+    """The interpreted maximum of a block and its index."""
+    value, index = torch.zeros(1), torch.zeros(1, dtype=torch.int32)
+    argmax_kernel[(1,)](x, value, index, SIZE=len(x))
+    return float(value), int(index)
+
+
+def shortcuts() -> dict[str, Any]:
+    """Random words before and after the shortcuts are applied, compared."""
+    interpreter.mend()
+    cases = [(seed, offset) for seed in (0, 1, 7, 2**31, 2**40 + 3, -5) for offset in (0, 1, 4095)]
+    slow = [words(seed, offset) for seed, offset in cases]
+    speed.apply()
+    fast = [words(seed, offset) for seed, offset in cases]
+    pairs = [pair for a, b in zip(slow, fast, strict=True) for pair in zip(a, b, strict=True)]
+    return {"compared": len(pairs), "different": sum(a != b for a, b in pairs)}
+
+
+def words(seed: int, offset: int) -> list[int]:
+    """The scalar and the block that the random kernel gives."""
+    block, scalar = torch.zeros(64, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    random_kernel[(1,)](torch.tensor([seed]), torch.tensor([offset]), block, scalar, SIZE=64)
+    return [*scalar.tolist(), *block.tolist()]
+
+
+if __name__ == "__main__":
+    print(json.dumps({"mends": mends, "shortcuts": shortcuts}[sys.argv[1]]()))
