@@ -33,6 +33,7 @@ class Plan:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     warnings: tuple[str, ...]
+    speculates: bool
     probabilistic: bool
 
     def exec_argv(self, python: str) -> list[str]:
@@ -110,6 +111,7 @@ def make(
         argv=tuple(argv),
         env=env,
         warnings=(*(f.message for f in findings), *overrides),
+        speculates=bool(speculative),
         probabilistic=speculative.get("draft_sample_method") == "probabilistic",
     )
 

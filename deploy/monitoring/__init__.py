@@ -1,0 +1,1 @@
+"""Prometheus rules, Alertmanager routes, and the Grafana dashboard written by code."""

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Entrypoint of the image: check the vLLM that is about to run, print the plan, exec it.
+
+    entrypoint.py                      serve the profile named by DSPARK_PROFILE
+    entrypoint.py --max-num-seqs 8     the same with extra `vllm serve` flags
+    entrypoint.py bash                 anything else runs as given
+
+DSPARK_SPECULATION=off serves without a draft. DSPARK_RECIPE names another recipe file.
+DSPARK_PREFLIGHT: on (the default) looks at the machine first and stops if a check fails; warn tells
+and goes on; full also lets vLLM's own parser judge the plan, some 20 s more; off looks at nothing.
+Exit codes before the exec: 1 refused, 2 misused; nothing has been started then.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from deploy import plan, recipe
+from deploy.plan import Plan, PlanError
+from deploy.preflight import cli as look
+from deploy.recipe import RecipeError
+from patches import apply, series
+from patches.errors import PatchesError
+
+HOME = Path(__file__).resolve().parent.parent
+PREFLIGHTS = ("on", "warn", "full", "off")
+
+
+class Refusal(RuntimeError):
+    """The server may not start; the message is one line with the command that mends it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check, plan, print and exec; returns only when refused."""
+    if arguments and not arguments[0].startswith("-"):
+        return run_as_given(arguments)
+    try:
+        made = make_plan(arguments)
+        root = vllm_root()
+        notes = carries_series(root, made)
+        preflight(made, arguments)
+    except (Refusal, RecipeError, PlanError, PatchesError) as e:
+        print(f"entrypoint: {e}", file=sys.stderr)
+        return 1
+    for line in (
+        f"profile {made.profile}, evidence: {made.evidence}",
+        f"vLLM at {root}",
+        *notes,
+        *(f"warning: {w}" for w in made.warnings),
+    ):
+        print(f"entrypoint: {line}")
+    print(made.render("shell"), flush=True)
+    os.execve(sys.executable, made.exec_argv(sys.executable), {**os.environ, **made.env})
+
+
+def preflight(made: Plan, extra: Sequence[str]) -> None:
+    """Look at the machine, as DSPARK_PREFLIGHT says. Raises Refusal when a check fails."""
+    mode = os.environ.get("DSPARK_PREFLIGHT", "on")
+    if mode not in PREFLIGHTS:
+        raise Refusal(f"DSPARK_PREFLIGHT: got {mode!r}; give one of {', '.join(PREFLIGHTS)}")
+    if mode == "off":
+        return
+    words = ["--profile", made.profile]
+    words += [] if made.speculates else ["--no-speculation"]
+    code = look.main([*words, "--note-caches", "--", *extra])
+    if code == 0 and mode == "full":
+        # A process of its own: vLLM's import and the GPU's context end with it.
+        command = [sys.executable, "-m", "deploy", "engine-config", *words, "--", *extra]
+        code = subprocess.run(command, cwd=HOME, check=False).returncode
+    if code and mode != "warn":
+        raise Refusal(
+            f"preflight of {made.profile}: exit {code}; mend what fails above, or start all the "
+            "same with DSPARK_PREFLIGHT=warn"
+        )
+
+
+def run_as_given(arguments: Sequence[str]) -> int:
+    """Become another command, as `docker run IMAGE bash` expects."""
+    program = shutil.which(arguments[0])
+    if program is None:
+        print(
+            f"entrypoint: {arguments[0]}: no such command; server flags begin with -",
+            file=sys.stderr,
+        )
+        return 2
+    os.execv(program, list(arguments))
+
+
+def make_plan(extra: Sequence[str]) -> Plan:
+    """The plan of the environment's profile. Raises RecipeError, PlanError or Refusal."""
+    given = os.environ.get("DSPARK_RECIPE")
+    loaded = recipe.load(Path(given) if given else None)
+    name = os.environ.get("DSPARK_PROFILE")
+    if not name:
+        raise Refusal(f"DSPARK_PROFILE: is not set; it is one of {', '.join(loaded.profiles)}")
+    switch = os.environ.get("DSPARK_SPECULATION", "on")
+    if switch not in ("on", "off"):
+        raise Refusal(f"DSPARK_SPECULATION: got {switch!r}; give on or off")
+    return plan.make(loaded.profile(name), extra, os.environ, speculation=switch == "on")
+
+
+def vllm_root() -> Path:
+    """The folder that holds the `vllm` package this interpreter would import, found unimported."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        fix = "run in the image, or `make rehearsal`"
+        raise Refusal(f"vllm: is not installed for {sys.executable}; {fix}")
+    return Path(next(iter(spec.submodule_search_locations))).parent
+
+
+def carries_series(root: Path, made: Plan) -> list[str]:
+    """What the tree carries of patches/series, a line a patch.
+
+    Raises Refusal when it lacks a patch and the plan drafts probabilistically: that server would
+    load its weights and then die (vLLM PR 51145), or sample wrongly.
+    """
+    notes: list[str] = []
+    lacking: list[str] = []
+    for patch in apply.status(root, series.load()):
+        notes.append(f"{patch.patch}: {patch.state}")
+        if not patch.carried:
+            lacking.append(f"{patch.patch} is {patch.state}")
+    if lacking and made.probabilistic:
+        raise Refusal(
+            f"vLLM at {root}: {'; '.join(lacking)}, and draft_sample_method is probabilistic; "
+            f"mend it: cd '{HOME}' && {sys.executable} -m patches apply '{root}'"
+        )
+    return [*notes, *(f"warning: {text}; serving without it" for text in lacking)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

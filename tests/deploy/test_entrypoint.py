@@ -1,0 +1,132 @@
+"""The image's entrypoint, run as the image runs it, up to the exec."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.rehearsal.cache import default_cache
+from deploy.rehearsal.tree import publish_tree
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRYPOINT = ROOT / "docker" / "entrypoint.py"
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, Path]:
+    """The installed vLLM, with the series and without."""
+    cache = default_cache(os.environ)
+    return {
+        "patched": publish_tree(cache, patched=True),
+        "unpatched": publish_tree(cache, patched=False),
+    }
+
+
+def run(*words: str, tree: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The entrypoint in an environment that holds nothing of ours but what is given."""
+    foreign = ("DSPARK_", "VLLM_", "PYTHON", "REHEARSAL_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    env["DSPARK_PREFLIGHT"] = "off"  # these tests are about everything else
+    if tree is not None:
+        env["PYTHONPATH"] = str(tree)
+    return subprocess.run(
+        [sys.executable, str(ENTRYPOINT), *words],
+        cwd="/",
+        env={**env, **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def refused(ended: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a refusal; asserts that there is no other."""
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1, ended.stderr
+    return lines[0]
+
+
+def test_an_unpatched_vllm_is_refused_with_the_command_that_mends_it(
+    trees: dict[str, Path],
+) -> None:
+    """Probabilistic drafting on a tree without the series starts nothing."""
+    ended = run(tree=trees["unpatched"], DSPARK_PROFILE="mi355x")
+    line = refused(ended)
+    assert ended.returncode == 1
+    assert "0001-rocm-dspark-draft-id-to-target-id.patch is pending" in line
+    assert f"-m patches apply '{trees['unpatched']}'" in line
+
+
+def test_an_unpatched_vllm_may_serve_without_a_draft(trees: dict[str, Path]) -> None:
+    """With speculation off a missing patch is a warning, and the server is run."""
+    ended = run(
+        "--load-format=no-such-format",
+        tree=trees["unpatched"],
+        DSPARK_PROFILE="mi355x",
+        DSPARK_SPECULATION="off",
+    )
+    assert (
+        "0001-rocm-dspark-draft-id-to-target-id.patch is pending; serving without it"
+        in ended.stdout
+    )
+    assert "speculative" not in ended.stdout.split("vllm serve")[1]
+
+
+def test_the_plan_is_printed_before_the_server_is_run(trees: dict[str, Path]) -> None:
+    """Profile, evidence, tree and command come first; then vLLM itself answers for the flags."""
+    ended = run("--load-format=no-such-format", tree=trees["patched"], DSPARK_PROFILE="mi355x")
+    assert "profile mi355x, evidence: unverified" in ended.stdout
+    assert f"vLLM at {trees['patched']}" in ended.stdout
+    assert "0001-rocm-dspark-draft-id-to-target-id.patch: applied" in ended.stdout
+    assert "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731" in ended.stdout
+    assert ended.returncode != 0  # exec'd: what follows is vLLM's own
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "code", "said"),
+    [
+        ([], {}, 1, "DSPARK_PROFILE: is not set; it is one of mi355x, "),
+        ([], {"DSPARK_PROFILE": "mi999"}, 1, "profile: got 'mi999'; it is one of mi355x, "),
+        ([], {"DSPARK_PROFILE": "mi355x", "DSPARK_SPECULATION": "no"}, 1, "DSPARK_SPECULATION: got 'no'; give on or off"),
+        ([], {"DSPARK_PROFILE": "mi355x", "DSPARK_RECIPE": "/none.toml"}, 1, "/none.toml: cannot be read (No such file or directory)"),
+        ([], {"DSPARK_PREFLIGHT": "no"}, 1, "DSPARK_PROFILE: is not set"),
+        (["--max-num-seq", "8"], {"DSPARK_PROFILE": "mi355x"}, 1, "did you mean --max-num-seqs?"),
+        (["no-such-command"], {}, 2, "no-such-command: no such command; server flags begin with -"),
+    ],
+)  # fmt: skip
+def test_what_cannot_start_is_one_line(
+    words: list[str], environ: dict[str, str], code: int, said: str
+) -> None:
+    """The setting, the value, the fix; nothing on stdout."""
+    ended = run(*words, **environ)
+    assert said in refused(ended)
+    assert ended.returncode == code
+
+
+def test_anything_else_runs_as_given() -> None:
+    """A command is exec'd untouched, as `docker run IMAGE python3 -V` expects."""
+    ended = run("echo", "as", "given")
+    assert (ended.returncode, ended.stdout) == (0, "as given\n")
+
+
+@pytest.mark.skipif(Path("/dev/kfd").exists(), reason="this machine has a GPU of AMD's")
+def test_a_machine_without_the_card_is_refused_before_vllm_is_run(trees: dict[str, Path]) -> None:
+    """The preflight's findings come first, with remedies; nothing is started."""
+    ended = run(tree=trees["patched"], DSPARK_PROFILE="mi355x", DSPARK_PREFLIGHT="on")
+    assert ended.returncode == 1
+    assert "gpu.kfd: /dev/kfd: No such file or directory" in ended.stdout
+    assert "vllm serve" not in ended.stdout
+    assert ended.stderr.splitlines() == [
+        "entrypoint: preflight of mi355x: exit 1; mend what fails above, or start all the same with"
+        " DSPARK_PREFLIGHT=warn"
+    ]
+
+
+def test_an_unknown_preflight_mode_is_refused(trees: dict[str, Path]) -> None:
+    """The legal values are told."""
+    ended = run(tree=trees["patched"], DSPARK_PROFILE="mi355x", DSPARK_PREFLIGHT="later")
+    line = refused(ended)
+    assert "DSPARK_PREFLIGHT: got 'later'; give one of on, warn, full, off" in line

