@@ -2,13 +2,14 @@
 
 import argparse
 import importlib
+import os
 import sys
 from pathlib import Path
 
 from patches import apply, series, show
 from patches.errors import PatchesError, TreeError
 
-OK, FAILED, MISUSE, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, MISUSE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 
 _ROOT_HELP = "the folder that holds vllm/ (site-packages or a checkout), or the vllm folder itself"
 
@@ -17,8 +18,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     0: done, or nothing to do. 1: the series does not fit, the tree cannot be written, or with
-    --check it is not fully carried. 2: the command line is wrong or ROOT holds no vLLM. 130:
-    interrupted.
+    --check it is not fully carried. 2: the command line is wrong or ROOT holds no vLLM. 130,
+    141: interrupted, or nobody reads the output.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["audit"]:  # its options are its own; argparse would claim those it knows
@@ -36,6 +37,9 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(str(error), MISUSE)
     except PatchesError as error:
         return _fail(str(error), FAILED)
+    except BrokenPipeError:  # the reader, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
     except KeyboardInterrupt:
         return _fail(
             "interrupted: the tree carries all of the series or none: see --check", INTERRUPTED
@@ -64,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(loaded: series.Series, root: Path | None, form: str) -> int:
     data = show.provenance(loaded, root)
-    print(show.as_json(data) if form == "json" else show.as_text(data))
+    print(show.as_json(data) if form == "json" else show.as_text(data), flush=True)
     return OK
 
 

@@ -1,6 +1,7 @@
 """`python -m patches` as a user meets it: exit codes, standard output, and the one line of an error."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,18 @@ def test_show_needs_no_tree() -> None:
     assert done.returncode == 0
     assert NAMES[0] in done.stdout
     assert "carried" not in done.stdout
+
+
+def test_reader_that_leaves_early_is_no_crash() -> None:
+    """`show | head` ends without a traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "patches", "show"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_show_of_an_unpatched_tree_is_no_failure(root: Path) -> None:

@@ -1,0 +1,82 @@
+"""``python -m deploy.rehearsal``: models, vLLM tree, server, health service, smoke test."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy import recipe
+from deploy.recipe import RecipeError
+from deploy.rehearsal.cache import default_cache
+from deploy.rehearsal.errors import RehearsalError
+from deploy.rehearsal.models import publish_models
+from deploy.rehearsal.server import serve
+from deploy.rehearsal.tree import publish_tree
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 is success, 1 a rehearsal that cannot start, 2 a misuse."""
+    try:
+        return _run(_parser().parse_args(arguments))
+    except (RehearsalError, RecipeError) as error:
+        print(f"rehearsal: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, RehearsalError) else 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "serve":
+        serve(options.host, options.port, os.environ)
+    elif options.command == "models":
+        print(publish_models(options.out))
+    elif options.command == "tree":
+        print(publish_tree(default_cache(os.environ), patched=not options.unpatched))
+    else:
+        return _supervise(options)
+    return 0
+
+
+def _supervise(options: argparse.Namespace) -> int:
+    # The health service's packages are needed here only: the other commands run on bare Python.
+    from deploy.rehearsal import supervisor
+
+    if options.command == "run":
+        return supervisor.run(options.port, options.health_port, _say)
+    return supervisor.smoke(options.json, _say)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m deploy.rehearsal", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    models = commands.add_parser("models", help="build the tiny models and print their folder")
+    models.add_argument("--out", type=Path, required=True, help="folder to publish them in")
+    tree = commands.add_parser("tree", help="build the vLLM tree and print the folder")
+    tree.add_argument("--unpatched", action="store_true", help="leave the patch series out")
+    server = commands.add_parser("serve", help="serve the rehearsal profile in the foreground")
+    server.add_argument("--host", help="address to listen on (default: the recipe's)")
+    server.add_argument("--port", type=_port, help="port to listen on (default: the recipe's)")
+    ports = recipe.load().ports
+    both = commands.add_parser("run", help="server and health service in the foreground")
+    both.add_argument("--port", type=_port, default=ports.serve, help="port of the server")
+    both.add_argument(
+        "--health-port", type=_port, default=ports.health, help="port of the health service"
+    )
+    smoke = commands.add_parser("smoke", help="start both, run the smoke test on them, stop both")
+    smoke.add_argument("--json", type=Path, help="file to write the report to")
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise RehearsalError(
+            f"--port {text}: not a port: give a number from 1 to 65535", exit_code=2
+        )
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""``python -m deploy.rehearsal.image``: the stand-in for the ROCm image, made of this environment.
+
+A Debian root with Python, vLLM for the CPU (unpatched: the real Dockerfile applies the series to
+it), what the health service imports, the shim and the tiny models. The other packages, 2 GB, stay
+where they are and are mounted when a container runs. The root is pulled, or made by mmdebstrap
+where no registry answers. stdout is what compose needs to know, as lines of an env file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from deploy.rehearsal.cache import default_cache
+from deploy.rehearsal.environment import SHIM
+from deploy.rehearsal.errors import RehearsalError
+from deploy.rehearsal.models import CONTENT_DIGEST, HEALTHY, publish_models
+from deploy.rehearsal.tree import find_installed, publish_tree
+
+REPOSITORY = "dspark-rocm/rehearsal-base"
+ROOT_REPOSITORY = "dspark-rocm/rehearsal-root"
+
+#: Debian's release by the Python it ships: the packages here are built for one Python.
+SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
+#: libnuma1 is what vLLM's CPU kernels need; python3-venv brings pip to the health image's build.
+PACKAGES = ("ca-certificates", "libgomp1", "libnuma1", "libstdc++6", "python3", "python3-venv")
+
+HOME = PurePosixPath("/opt/rehearsal")
+#: Where compose.rehearsal.yaml mounts this environment's packages. They come last on the path, so
+#: that the image's vLLM is found before the unpatched one among them.
+SITE = HOME / "site"
+_PATH_FILE = "rehearsal.pth"
+_HEALTH_LOCK = Path(__file__).parents[2] / "healthcheck" / "requirements.lock"
+_NEEDED_BYTES = 2_000_000_000
+
+
+def main() -> int:
+    """Make the image unless it is there, and print what compose needs; 1 if it cannot be made."""
+    try:
+        variables = {
+            "BASE_IMAGE": ensure(),
+            "HEALTH_BASE_IMAGE": ensure_root(),
+            "REHEARSAL_SITE": site_packages(),
+        }
+    except RehearsalError as error:
+        print(f"rehearsal: {error}", file=sys.stderr)
+        return error.exit_code
+    for name, value in variables.items():
+        print(f"{name}={value}")
+    return 0
+
+
+def ensure() -> str:
+    """The name of the stand-in image, made if this engine has none. Raises RehearsalError."""
+    name = f"{REPOSITORY}:{_key()}"
+    if not _has(name):
+        root = ensure_root()
+        _require_disk()
+        _say(f"making {name}")
+        _commit(root, name)
+    return name
+
+
+def ensure_root() -> str:
+    """The name of a small Debian image with Python. Raises RehearsalError."""
+    suite = SUITES.get(sys.version_info[:2])
+    if suite is None:
+        known = " or ".join(f"{major}.{minor}" for major, minor in SUITES)
+        raise RehearsalError(
+            f"python: {sys.version.split()[0]} made this environment, and no Debian root has it: "
+            f"make it with Python {known}"
+        )
+    name = f"{ROOT_REPOSITORY}:{suite}"
+    if not _has(name) and not _from_registry(suite, name):
+        _bootstrap(suite, name)
+    return name
+
+
+def _from_registry(suite: str, name: str) -> bool:
+    """Whether the root could be made from the registry's Debian; False where none answers."""
+    image = f"debian:{suite}-slim"
+    if _docker("pull", "--quiet", image, check=False).returncode:
+        _say(f"{image}: no registry gives it")
+        return False
+    packages = " ".join(PACKAGES)
+    dockerfile = (
+        f"FROM {image}\nRUN apt-get update && apt-get install -y --no-install-recommends"
+        f" {packages} && rm -rf /var/lib/apt/lists/*\n"
+    )
+    _docker("build", "--quiet", "--tag", name, "-", stdin=dockerfile.encode())
+    return True
+
+
+def _bootstrap(suite: str, name: str) -> None:
+    if shutil.which("mmdebstrap") is None:
+        raise RehearsalError(
+            f"debian:{suite}-slim: cannot be pulled and mmdebstrap is not installed: reach a "
+            "registry, or apt-get install mmdebstrap"
+        )
+    _say(f"making a Debian {suite} root with mmdebstrap")
+    options = [
+        f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "locale", "man")
+    ]
+    options += ["--dpkgopt=force-unsafe-io", "--variant=essential"]
+    command = ["mmdebstrap", "--quiet", *options, f"--include={','.join(PACKAGES)}", suite, "-"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as made:
+        _docker("import", "-", name, stdin=made.stdout)
+    if made.returncode:
+        _docker("image", "rm", name, check=False)
+        raise RehearsalError(f"mmdebstrap: ended with {made.returncode}: see its messages above")
+
+
+def _commit(root: str, name: str) -> None:
+    variables = {"PYTHONPATH": HOME / "shim", "REHEARSAL_HOME": HOME / "models" / HEALTHY}
+    changes = [f"--change=ENV {key}={value}" for key, value in variables.items()]
+    container = _docker("create", root, "true").stdout.decode().strip()
+    try:
+        copy = subprocess.Popen(["docker", "cp", "-", f"{container}:/"], stdin=subprocess.PIPE)
+        with copy:
+            assert copy.stdin is not None
+            try:
+                with tarfile.open(fileobj=copy.stdin, mode="w|", dereference=True) as archive:
+                    archive.addfile(*_path_file())
+                    for source, place in _contents():
+                        archive.add(source, str(place), filter=_as_root)
+            except BrokenPipeError:
+                pass  # docker says why, and its exit code is looked at
+        if copy.returncode:
+            raise RehearsalError(f"docker cp: ended with {copy.returncode}: is the disk full?")
+        _docker("commit", *changes, container, name)
+    finally:
+        _docker("rm", "--force", container, check=False)
+
+
+def _contents() -> Iterator[tuple[Path, PurePosixPath]]:
+    """What goes where in the image."""
+    cache = default_cache(os.environ)
+    yield publish_models(cache / "models"), HOME / "models"
+    yield SHIM, HOME / "shim"
+    packages = _packages()
+    for entry in publish_tree(cache, patched=False).iterdir():
+        yield entry, packages / entry.name
+    for entry in sorted(_health_packages()):
+        yield entry, packages / entry.name
+
+
+def _path_file() -> tuple[tarfile.TarInfo, io.BytesIO]:
+    content = f"{SITE}\n".encode()
+    member = tarfile.TarInfo(str(_packages() / _PATH_FILE))
+    member.size = len(content)
+    return member, io.BytesIO(content)
+
+
+def _packages() -> PurePosixPath:
+    """Where Debian's Python looks for packages that are not Debian's."""
+    major, minor = sys.version_info[:2]
+    return PurePosixPath(f"/usr/local/lib/python{major}.{minor}/dist-packages")
+
+
+def _health_packages() -> set[Path]:
+    """The top entries of what the health service imports: ROCm's image has them by vLLM."""
+    packages = site_packages()
+    entries: set[Path] = set()
+    for line in _HEALTH_LOCK.read_text(encoding="utf-8").splitlines():
+        name, pinned, _ = line.partition("==")
+        if pinned:
+            files = importlib.metadata.distribution(name).files or ()
+            entries |= {packages / file.parts[0] for file in files}
+    outside = {packages / "..", packages / "__pycache__"}
+    return {entry for entry in entries - outside if entry.exists()}
+
+
+def _as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
+
+
+def site_packages() -> Path:
+    """Where this environment keeps vLLM and all that it requires."""
+    return find_installed().package.parent
+
+
+def _key() -> str:
+    """Names the image by all that is in it."""
+    tree = publish_tree(default_cache(os.environ), patched=False)
+    digest = hashlib.sha256(f"{sys.version_info[:2]}{tree.name}{CONTENT_DIGEST}".encode())
+    shim = sorted(p for p in SHIM.rglob("*") if p.is_file() and p.suffix != ".pyc")
+    for file in (Path(__file__), _HEALTH_LOCK, *shim):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _require_disk() -> None:
+    place = _docker("info", "--format", "{{.DockerRootDir}}").stdout.decode().strip()
+    folder = Path(place) if Path(place).is_dir() else Path("/")
+    free = shutil.disk_usage(folder).free
+    if free < _NEEDED_BYTES:
+        raise RehearsalError(
+            f"disk at {folder}: {free // 10**6} MB free, {_NEEDED_BYTES // 10**6} MB needed: "
+            "docker system prune, or free some disk space"
+        )
+
+
+def _has(image: str) -> bool:
+    return _docker("image", "inspect", image, check=False).returncode == 0
+
+
+def _docker(
+    *arguments: str, stdin: bytes | IO[bytes] | None = None, check: bool = True
+) -> subprocess.CompletedProcess[bytes]:
+    """Run docker; with `check`, RehearsalError tells its last line."""
+    given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+    try:
+        ended = subprocess.run(["docker", *arguments], capture_output=True, check=False, **given)
+    except FileNotFoundError as error:
+        raise RehearsalError("docker: is not installed: install an engine and its CLI") from error
+    if check and ended.returncode:
+        told = ended.stderr.decode(errors="replace").strip().splitlines()
+        raise RehearsalError(f"docker {arguments[0]}: {told[-1] if told else ended.returncode}")
+    return ended
+
+
+def _say(text: str) -> None:
+    print(f"rehearsal: {text}", file=sys.stderr, flush=True)
+
+
+__all__: Sequence[str] = ("ensure", "ensure_root", "main", "site_packages")
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Shortcuts through the interpreter of Triton 3.9.0 that leave every result as it is.
+
+A rehearsal spends nearly all of its time in Triton's interpreter. Each shortcut says why it is
+safe. Remove one when the pinned Triton no longer does the work twice, or no longer has the name.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language import random
+from triton.runtime import interpreter
+
+_applied = False
+
+
+def apply() -> None:
+    """Apply all shortcuts, once in a process."""
+    global _applied
+    if _applied:
+        return
+    _applied = True
+    _switch_language_once()
+    _skip_overflow_checks()
+    _remember_dtypes()
+    _draw_philox_in_numpy()
+
+
+def _switch_language_once() -> None:
+    """Keep triton.language switched to interpretation instead of switching it for every call.
+
+    Why it is safe: the interpreter switches back only so that compiled kernels can run in the same
+    process, and a rehearsal compiles none. Each switch walks all members of triton.language.
+    """
+    switch = interpreter._patch_lang
+    switched: set[frozenset[int]] = set()
+
+    def switch_once(kernel: Any) -> Any:
+        languages = frozenset(
+            id(value) for value in kernel.__globals__.values() if value in (tl, tl.core)
+        )
+        if languages not in switched:
+            switched.add(languages)
+            switch(kernel)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = switch_once
+
+
+def _skip_overflow_checks() -> None:
+    """Leave out the 64-bit recomputation of every integer sum and product.
+
+    Why it is safe: it only feeds an assertion that the interpreter, not in debug mode, drops.
+    """
+    options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    interpreter.interpreter_builder.options = options
+
+
+def _remember_dtypes() -> None:
+    """Look up the numpy type of a scalar type once.
+
+    Why it is safe: scalar types are constants. The lookup builds its whole table on every call.
+    """
+    look_up = interpreter._get_np_dtype
+    remembered = functools.cache(look_up)
+
+    def remembering(kind: Any) -> Any:
+        # Only plain scalars can be hashed; the lookup of a block is that of its scalar.
+        kind = kind.scalar if isinstance(kind, tl.block_type) else kind
+        return remembered(kind) if type(kind) is tl.dtype else look_up(kind)
+
+    interpreter._get_np_dtype = remembering
+
+
+def _draw_philox_in_numpy() -> None:
+    """Compute Philox-4x32, the source of all of vLLM's sampling noise, by numpy directly.
+
+    Why it is safe: it is exact integer arithmetic with one right answer, and a test compares it
+    with the interpreted kernel. Interpreted, it takes most of the sampling kernel's time.
+    """
+    interpreted = random.philox_impl
+
+    def philox_impl(
+        c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: Any = 10
+    ) -> tuple[Any, ...]:
+        counters, keys = (c0, c1, c2, c3), (k0, k1)
+        alike = all(counter.type == c0.type for counter in counters)
+        if c0.dtype != tl.uint32 or not alike or any(key.type.is_block() for key in keys):
+            return interpreted(*counters, *keys, n_rounds)  # type: ignore[no-any-return]
+        words = philox_4x32(
+            [counter.handle.data for counter in counters],
+            [key.handle.data for key in keys],
+            int(getattr(n_rounds, "value", n_rounds)),
+        )
+        return tuple(
+            tl.tensor(interpreter.TensorHandle(word, tl.uint32), c0.type) for word in words
+        )
+
+    random.philox_impl = philox_impl
+
+
+def philox_4x32(counters: list[Any], keys: list[Any], rounds: int) -> list[Any]:
+    """Philox-4x32 (Salmon et al., SC 2011) on uint32 arrays: four counters and two keys."""
+    c0, c1, c2, c3 = counters
+    k0, k1 = keys
+    for _ in range(rounds):
+        high_a, low_a = _wide_product(0xD2511F53, c0)
+        high_b, low_b = _wide_product(0xCD9E8D57, c2)
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0 = k0 + np.uint32(0x9E3779B9)
+        k1 = k1 + np.uint32(0xBB67AE85)
+    return [c0, c1, c2, c3]
+
+
+def _wide_product(factor: int, words: Any) -> tuple[Any, Any]:
+    """The high and the low 32 bits of a product of 32-bit words."""
+    product = words.astype(np.uint64) * np.uint64(factor)
+    return (product >> np.uint64(32)).astype(np.uint32), product.astype(np.uint32)

@@ -1,0 +1,200 @@
+"""Server and health service of the rehearsal, run together and always stopped together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deploy import recipe
+from deploy.rehearsal.server import PROFILE, check_port_free
+from healthcheck import explain
+from healthcheck import smoke as test
+from healthcheck.client import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+#: Server log, health log: beside the smoke report, so that a user finds them together.
+LOGS = ROOT / "build" / "rehearsal"
+
+# Beyond --shutdown-timeout, for a server that cannot drain (a stopped engine); seconds.
+_KILL_AFTER_S = 5.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Child:
+    """One process group that the supervisor started, with its log file."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ended(self) -> str | None:
+        """How the process ended, or None while it runs."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        return f"{self.name} ended with {how}"
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM, then SIGKILL for all of the group that is left after `grace_s` seconds."""
+        deadline = time.monotonic() + grace_s
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the whole group at once: engine and workers outlive a server that was killed."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started rehearsal: where it answers, and its processes."""
+
+    server_url: str
+    health_url: str
+    server: Child
+    health: Child
+
+    def ended(self) -> str | None:
+        """How the first process to end did so, or None while both run."""
+        return self.server.ended() or self.health.ended()
+
+
+@contextmanager
+def rehearsal(
+    server_port: int, health_port: int, logs: Path = LOGS, environ: Mapping[str, str] = os.environ
+) -> Iterator[Running]:
+    """Start both processes; stop them by pid on the way out, however that is taken.
+
+    Raises RehearsalError before anything is started if a port is taken.
+    """
+    for port in (server_port, health_port):
+        check_port_free(HOST, port)
+    logs.mkdir(parents=True, exist_ok=True)
+    profile = recipe.load().profile(PROFILE)
+    grace_s = float(profile.serve["shutdown-timeout"]) + _KILL_AFTER_S
+    server_url = f"http://{HOST}:{server_port}"
+    python = [sys.executable, "-m"]
+    server_command = [*python, "deploy.rehearsal", "serve", "--port", str(server_port)]
+    health_command = [
+        *(*python, "healthcheck", "serve", "--profile", PROFILE, "--target", server_url),
+        *("--host", HOST, "--port", str(health_port), "--log", str(logs / "server.log")),
+    ]
+    children: list[Child] = []
+    try:
+        children.append(_start("server", server_command, logs, environ))
+        children.append(_start("health", health_command, logs, environ))
+        yield Running(server_url, f"http://{HOST}:{health_port}", *children)
+    finally:
+        # the health service first, as in production: unready before the server drains
+        for child, seconds in zip(
+            reversed(children), (_KILL_AFTER_S, grace_s)[-len(children) :], strict=True
+        ):
+            child.stop(seconds)
+
+
+def run(server_port: int, health_port: int, say: Callable[[str], None]) -> int:
+    """Both services in the foreground until one ends or a signal comes. Returns an exit code."""
+    with _interruptible(), rehearsal(server_port, health_port) as running:
+        try:
+            say(f"server  {running.server_url}  (log {running.server.log})")
+            say(f"health  {running.health_url}  (log {running.health.log})")
+            say("ready when the health service says so; Ctrl-C stops both")
+            while (end := running.ended()) is None:
+                time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            say("stopping")
+            return 130
+        say(end)
+        explain.main([str(running.server.log)])
+        return 1
+
+
+def smoke(report_file: Path | None, say: Callable[[str], None]) -> int:
+    """Start both, run the smoke test on them, name the cause of a failure, stop both.
+
+    Returns the smoke test's exit code; 130 when interrupted.
+    """
+    profile = recipe.load().profile(PROFILE)
+    connect_s = profile.health.connect_timeout_s
+    try:
+        with _interruptible(), rehearsal(free_port(), free_port()) as running:
+            say(f"server {running.server_url} (log {running.server.log})")
+            report = test.run(
+                test.Target(
+                    client=Client(running.server_url, connect_timeout_s=connect_s),
+                    profile=profile,
+                    model=profile.served_model_name,
+                    wait_s=profile.health.start_budget_s,
+                    health=Client(running.health_url, connect_timeout_s=connect_s),
+                    ended=running.ended,
+                    say=say,
+                )
+            )
+            if report.exit_code:
+                report.cause = _cause(running.server.log)
+    except KeyboardInterrupt:
+        say("interrupted; server and health service are stopped")
+        return 130
+    return test.finish(report, report_file)
+
+
+def _cause(log: Path) -> Mapping[str, object] | None:
+    """What the server's log tells of a failure, None if it tells of none."""
+    with log.open("rb") as stream:
+        cause = explain.explain_stream(stream).cause
+    return None if cause is None else asdict(cause)
+
+
+def free_port() -> int:
+    """A TCP port of this host that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(name: str, command: Sequence[str], logs: Path, environ: Mapping[str, str]) -> Child:
+    log = logs / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops in order
+        )
+    return Child(name, process, log)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the foreground run as Ctrl-C does."""
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

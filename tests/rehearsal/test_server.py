@@ -1,0 +1,215 @@
+"""The rehearsal server itself: it speculates as production does, and each fault shows as it should."""
+
+import math
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from deploy import recipe
+from deploy.rehearsal.tokenizer import VOCABULARY
+from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer
+
+pytestmark = pytest.mark.real
+
+# What the acceptance rate of the tiny draft may be: FACTS of the models, not of production.
+_RATE_FLOOR, _RATE_CEILING = 0.4, 0.9
+
+# Longer than a completion takes, shorter than VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS; seconds.
+_HUNG_FOR = 15.0
+
+
+@pytest.fixture(scope="module")
+def trigger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that makes the server of this module hang while it exists."""
+    return tmp_path_factory.mktemp("trigger") / "hang"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, trigger: Path) -> Iterator[RehearsalServer]:
+    """One server for the tests of a healthy one; its fault acts only while the trigger exists."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    with RehearsalServer(log, fault="hang-in-draft", trigger=trigger) as running:
+        yield running
+
+
+def test_drafts_are_counted_and_mostly_accepted(server: RehearsalServer) -> None:
+    """A sampled request raises the counters, with K drafts a step and an acceptance in its band."""
+    speculative = recipe.load().profile("rehearsal").speculative
+    assert speculative is not None
+    before = server.counters()
+    answer = server.complete(max_tokens=128)
+    after = server.counters()
+    assert answer.status_code == 200
+    rise = {name: after[name] - before.get(name, 0.0) for name in after}
+    drafts, drafted = rise["drafts_total"], rise["draft_tokens_total"]
+    accepted = rise["accepted_tokens_total"]
+    assert drafts > 0
+    assert drafted == drafts * speculative["num_speculative_tokens"]
+    assert accepted == sum(
+        count for name, count in rise.items() if name.startswith("accepted_tokens_per_pos_total:")
+    )
+    assert _RATE_FLOOR < accepted / drafted < _RATE_CEILING
+
+
+def test_seeded_requests_repeat_and_seeds_differ(server: RehearsalServer) -> None:
+    """The same seed gives the same sampled text, another seed another text."""
+    texts = [server.complete(seed=seed).json()["choices"][0]["text"] for seed in (11, 11, 12)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_answers_are_sampled_words(server: RehearsalServer) -> None:
+    """Text is readable words with finite log probabilities, and not the likeliest token each time."""
+    choice = server.complete(max_tokens=48, logprobs=1).json()["choices"][0]
+    assert re.fullmatch(r"( [a-z]+|<\|im_end\|>)+", choice["text"])
+    chosen = choice["logprobs"]["token_logprobs"]
+    likeliest = [max(top.values()) for top in choice["logprobs"]["top_logprobs"]]
+    assert all(math.isfinite(value) for value in chosen)
+    assert any(a < b for a, b in zip(chosen, likeliest, strict=True))
+
+
+def test_chat_is_answered(server: RehearsalServer) -> None:
+    """The chat template turns messages into a prompt that is answered."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "what is the water like?"}],
+        "max_tokens": 16,
+        "temperature": 1.0,
+        "seed": 5,
+        "ignore_eos": True,
+    }
+    answer = requests.post(f"{server.url}/v1/chat/completions", json=body, timeout=300)
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["message"]["content"].strip()
+
+
+def test_long_prompt_is_answered(server: RehearsalServer) -> None:
+    """A prompt past 6,000 tokens is within the context and is answered."""
+    answer = server.complete(prompt=" good water" * 3100, max_tokens=8)
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["prompt_tokens"] >= 6000
+
+
+def test_requests_at_once_are_all_answered(server: RehearsalServer) -> None:
+    """More requests than slots all get the text that they get alone."""
+    alone = [server.complete(seed=seed).json()["choices"][0]["text"] for seed in range(2)]
+    together: dict[int, requests.Response] = {}
+    threads = [
+        threading.Thread(target=lambda n=number: together.update({n: server.complete(seed=n % 2)}))
+        for number in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[number].status_code for number in range(6)] == [200] * 6
+    first = {together[number].json()["choices"][0]["text"] for number in (0, 2, 4)}
+    assert alone[0] in first
+
+
+def test_hang_in_draft_hangs_while_the_trigger_is_there(
+    server: RehearsalServer, trigger: Path
+) -> None:
+    """With the trigger a completion hangs under a healthy /health; without it the same one ends."""
+    trigger.touch()
+    try:
+        answers: list[requests.Response] = []
+        asking = threading.Thread(target=lambda: answers.append(server.complete()))
+        asking.start()
+        asking.join(_HUNG_FOR)
+        assert asking.is_alive()
+        assert server.health() == 200
+    finally:
+        trigger.unlink()
+    asking.join(120)
+    assert [answer.status_code for answer in answers] == [200]
+
+
+def test_processes_are_found_by_title(server: RehearsalServer) -> None:
+    """Engine and worker are processes of their own, so that drills can stop or kill them."""
+    assert len({server.pid_of(ENGINE_CORE), server.pid_of(WORKER), server.process.pid}) == 3
+
+
+# The last test of the shared server: it ends it.
+def test_sigterm_leaves_no_process(server: RehearsalServer) -> None:
+    """SIGTERM to the foreground process ends the whole server with exit code 0."""
+    server.remember_family()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait_exit(120) == 0
+    assert server.survivors() == []
+
+
+def test_interrupted_or_stopped_server_leaves_no_process(tmp_path: Path) -> None:
+    """Ctrl-C while the models load ends everything; so does the helper with a stopped engine."""
+    with RehearsalServer(tmp_path / "log", wait=False) as starting:
+        wait_for_log(starting, "Initializing a V1 LLM engine")
+        engine = starting.pid_of(ENGINE_CORE)
+        starting.remember_family()
+        psutil.Process(engine).suspend()
+    assert starting.survivors() == []
+
+
+def wait_for_log(server: RehearsalServer, text: str, deadline: float = 300.0) -> None:
+    """Return once the log holds ``text``."""
+    ends = time.monotonic() + deadline
+    while text not in server.log_text():
+        assert time.monotonic() < ends and server.process.poll() is None, server.log_end()
+        time.sleep(0.2)
+
+
+def test_drop_draft_attribute_dies_with_the_cause(tmp_path: Path) -> None:
+    """Without the attribute the start fails as PR 51145 says, on a class that DSpark names."""
+    with RehearsalServer(tmp_path / "log", fault="drop-draft-attribute", wait=False) as server:
+        assert server.wait_exit() != 0
+    cause = r"AttributeError: 'DSpark\w+' object has no attribute 'draft_id_to_target_id'"
+    assert re.search(cause, server.log_text())
+
+
+def test_raise_in_draft_ends_the_engine(tmp_path: Path) -> None:
+    """The server gets ready; the first request fails, and the engine is dead for good."""
+    with RehearsalServer(tmp_path / "log", fault="raise-in-draft") as server:
+        assert failed(server)
+        ends = time.monotonic() + 120
+        while server.health() == 200:
+            assert time.monotonic() < ends, server.log_end()
+            time.sleep(0.1)
+        assert "rehearsal fault raise-in-draft" in server.log_text()
+
+
+def failed(server: RehearsalServer) -> bool:
+    """Whether a completion is answered with a server error, or the connection is closed on it."""
+    try:
+        return server.complete().status_code >= 500
+    except requests.ConnectionError:
+        return True
+
+
+def test_nan_weights_answer_with_nothing(tmp_path: Path) -> None:
+    """NaN weights: /health is 200, a request with logprobs is a 400 that says NaN, drafts are vain."""
+    with RehearsalServer(tmp_path / "log", fault="nan-weights") as server:
+        asked = server.complete(logprobs=1)
+        assert asked.status_code == 400
+        assert "Out of range float values are not JSON compliant" in asked.text
+        plain = server.complete()
+        assert plain.status_code == 200
+        assert plain.json()["choices"][0]["text"] == ""
+        counters = server.counters()
+        assert counters["drafts_total"] > 0
+        assert counters["accepted_tokens_total"] == 0
+        assert server.health() == 200
+
+
+def test_dead_lm_head_gives_constant_logprobs(tmp_path: Path) -> None:
+    """A dead lm_head: /health is 200, every log probability is that of a uniform guess."""
+    with RehearsalServer(tmp_path / "log", fault="dead-lm-head") as server:
+        answer = server.complete(logprobs=1)
+        assert answer.status_code == 200
+        logprobs = answer.json()["choices"][0]["logprobs"]["token_logprobs"]
+        assert logprobs == pytest.approx([-math.log(len(VOCABULARY))] * len(logprobs), abs=1e-4)
+        assert server.health() == 200

@@ -1,0 +1,75 @@
+"""The shim: inert without TRITON_INTERPRET=1, and right with it."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from deploy.rehearsal.environment import SHIM
+
+KERNELS = Path(__file__).resolve().parents[1] / "support" / "interpreted_kernels.py"
+
+INERT = f"""
+import gc, json, sys
+NORMAL = {gc.get_threshold()}
+from triton.backends import backends
+from dspark_rehearsal import plugin
+plugin.register()
+cpu = backends["cpu"]
+print(json.dumps({{
+    "collector": gc.get_threshold() == NORMAL,
+    "active": cpu.driver.is_active(),
+    "loaded": [name for name in sys.modules if name.startswith("dspark_rehearsal.")],
+    "vllm": "vllm" in sys.modules,
+}}))
+"""
+
+
+def run(*arguments: str, **environ: str) -> Any:
+    """Run Python with the shim on its path and read the JSON it prints."""
+    kept = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    finished = subprocess.run(
+        [sys.executable, *arguments],
+        env={**kept, "PYTHONPATH": str(SHIM), **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+def test_nothing_happens_without_interpretation() -> None:
+    """Without TRITON_INTERPRET=1 the driver is inactive, no mend and no fault is loaded."""
+    seen = run("-c", INERT, REHEARSAL_FAULT="drop-draft-attribute")
+    assert seen == {
+        "collector": True,
+        "active": False,
+        "loaded": [
+            "dspark_rehearsal.compiler",
+            "dspark_rehearsal.driver",
+            "dspark_rehearsal.plugin",
+        ],
+        "vllm": False,
+    }
+
+
+def test_interpreted_kernels_are_right() -> None:
+    """With the mends, log1p, an int mask and blocks with NaN give what hardware gives."""
+    seen = run(str(KERNELS), "mends", TRITON_INTERPRET="1")
+    assert seen["log1p_is_numpys"]
+    assert seen["joined_mask"] == [10.0, 20.0, 30.0, 0.0]
+    assert seen["argmax_of_numbers"] == 2
+    assert seen["max_of_numbers"] == 5.0
+    assert 0 <= seen["argmax_of_nan"] < 4
+    assert seen["max_of_nan_is_nan"]
+
+
+def test_shortcuts_change_no_result() -> None:
+    """The shortcuts give the same random bits as the interpreter does without them."""
+    seen = run(str(KERNELS), "shortcuts", TRITON_INTERPRET="1")
+    assert seen["compared"] >= 1000
+    assert seen["different"] == 0

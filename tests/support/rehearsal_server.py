@@ -1,0 +1,191 @@
+"""A rehearsal server for tests: started as its users start it, and never left behind."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+import requests
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MODEL = "rehearsal"
+
+ENGINE_CORE = "VLLM::EngineCore"
+WORKER = "VLLM::Worker"
+
+# A start is 20-40 s of imports on two idle cores; on a busy machine it may be several times that.
+_READY_DEADLINE = 400.0
+_STOP_DEADLINE = 30.0
+
+
+class RehearsalServer:
+    """``python -m deploy.rehearsal serve`` as a process group of its own, with its log in a file.
+
+    Entering waits until the server answers or ends; ``wait=False`` only starts it. ``trigger`` is
+    the file that REHEARSAL_TRIGGER names. Leaving stops every process, stopped ones included.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        *,
+        fault: str | None = None,
+        trigger: Path | None = None,
+        port: int | None = None,
+        wait: bool = True,
+    ) -> None:
+        self.log = log
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._fault = fault
+        self._trigger = trigger
+        self._wait = wait
+        self._family: set[psutil.Process] = set()
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "deploy.rehearsal", "serve", "--port", str(self.port)]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            if self._wait:
+                self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def wait_ready(self, deadline: float = _READY_DEADLINE) -> None:
+        """Return once /health is 200; raise AssertionError with the log's end if it never is."""
+        ends = time.monotonic() + deadline
+        while time.monotonic() < ends:
+            self.remember_family()
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode}:\n{self.log_end()}")
+            if self.health() == 200:
+                return
+            time.sleep(0.25)
+        raise AssertionError(f"not ready within {deadline} s:\n{self.log_end()}")
+
+    def wait_exit(self, deadline: float = _READY_DEADLINE) -> int:
+        """The exit code of the server; raise AssertionError if it does not end."""
+        try:
+            return self.process.wait(deadline)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {deadline} s:\n{self.log_end()}") from None
+
+    def health(self, timeout: float = 5.0) -> int | None:
+        """The status of GET /health, None if nothing answers within ``timeout`` seconds."""
+        try:
+            return requests.get(f"{self.url}/health", timeout=timeout).status_code
+        except requests.RequestException:
+            return None
+
+    def complete(self, timeout: float = 300.0, **body: object) -> requests.Response:
+        """POST /v1/completions with defaults for what ``body`` leaves out."""
+        defaults = {
+            "model": MODEL,
+            "prompt": "the water is",
+            "max_tokens": 24,
+            "temperature": 1.0,
+            "seed": 7,
+            "ignore_eos": True,
+        }
+        return requests.post(
+            f"{self.url}/v1/completions", json={**defaults, **body}, timeout=timeout
+        )
+
+    def counters(self) -> dict[str, float]:
+        """The speculation counters of /metrics, by name without prefix and labels but position."""
+        text = requests.get(f"{self.url}/metrics", timeout=30).text
+        prefix = "vllm:spec_decode_num_"
+        found = {}
+        for line in text.splitlines():
+            if line.startswith(prefix) and "_created" not in line:
+                labelled, value = line.rsplit(" ", 1)
+                name, _, labels = labelled.removeprefix(prefix).partition("{")
+                if 'position="' in labels:
+                    name += ":" + labels.partition('position="')[2].partition('"')[0]
+                found[name] = float(value)
+        return found
+
+    def pid_of(self, title: str) -> int:
+        """The pid of `ENGINE_CORE` or `WORKER`, found by its process title."""
+        for process in self.remember_family():
+            with contextlib.suppress(psutil.Error):
+                if any(title in part for part in process.cmdline()):
+                    return process.pid
+        raise AssertionError(f"no process titled {title}:\n{self.log_end()}")
+
+    def remember_family(self) -> set[psutil.Process]:
+        """The server and its descendants, those of earlier calls included."""
+        with contextlib.suppress(psutil.Error):
+            leader = psutil.Process(self.process.pid)
+            self._family |= {leader, *leader.children(recursive=True)}
+        return self._family
+
+    def survivors(self) -> list[psutil.Process]:
+        """Processes of the server that still run; zombies are ended processes."""
+        alive = []
+        for process in self.remember_family():
+            with contextlib.suppress(psutil.Error):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
+        return alive
+
+    def stop(self) -> None:
+        """Interrupt the server as Ctrl-C does, then kill by pid whatever is left of it."""
+        self.remember_family()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_STOP_DEADLINE)
+        for process in self.survivors():
+            with contextlib.suppress(psutil.Error):
+                process.kill()  # reaches a stopped process too
+        self.process.wait(_STOP_DEADLINE)
+
+    def log_text(self) -> str:
+        """The whole log."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def log_end(self, lines: int = 30) -> str:
+        """The last lines of the log."""
+        return "\n".join(self.log_text().splitlines()[-lines:])
+
+    def _environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("REHEARSAL_")}
+        if self._fault:
+            kept["REHEARSAL_FAULT"] = self._fault
+        if self._trigger:
+            kept["REHEARSAL_TRIGGER"] = str(self._trigger)
+        return kept
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
