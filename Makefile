@@ -3,7 +3,7 @@ PYTHON ?= python3
 PROFILE ?= mi355x
 
 .DEFAULT_GOAL := help
-.PHONY: help test smoke-test rehearsal plan lint bench clean
+.PHONY: help test smoke-test rehearsal plan preflight up down logs status weights prove bench lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
 environment = $(PYTHON) -m deploy environment
@@ -11,7 +11,7 @@ environment = $(PYTHON) -m deploy environment
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-test: ## set up and run the tests, with a real vLLM server on the CPU
+test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... for some
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $(TESTS)
 
 smoke-test: ## set up, start what is here to test, and print what holds and what does not
@@ -23,8 +23,32 @@ rehearsal: ## run vLLM and the health service on the CPU in the foreground
 plan: ## print what PROFILE would run
 	@$(PYTHON) -m deploy plan --profile $(PROFILE)
 
-lint: ## ruff and strict mypy
-	@python="$$($(environment) rehearsal)" && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy
+preflight: ## look at this machine before PROFILE is started on it
+	@$(PYTHON) -m deploy preflight --profile $(PROFILE)
 
-clean: ## remove build output; the environments stay in the cache folder
+up: ## build and start the containers of PROFILE; returns when sampled text was generated
+	@$(PYTHON) -m deploy.host --profile $(PROFILE) up
+
+down: ## stop the containers of PROFILE; volumes stay
+	@$(PYTHON) -m deploy.host --profile $(PROFILE) down
+
+logs: ## follow the logs of PROFILE
+	@$(PYTHON) -m deploy.host --profile $(PROFILE) logs
+
+status: ## say what runs of PROFILE and whether it is ready
+	@$(PYTHON) -m deploy.host --profile $(PROFILE) status
+
+weights: ## download the weights of PROFILE into the volume of the containers
+	@$(PYTHON) -m deploy.host --profile $(PROFILE) weights
+
+prove: ## the long statistical proofs, and the audit over every release
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $(TESTS)
+
+bench: ## measure what the documents state, as ratios in one run
+	@python="$$($(environment) rehearsal)" && "$$python" tests/bench/bench_explain.py
+
+lint: ## ruff, strict mypy, and the generated files against their sources
+	@python="$$($(environment) rehearsal)" && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy && "$$python" -m deploy.monitoring.dashboard --check
+
+clean: ## remove build output; environments and caches stay in the cache folder
 	rm -rf build dist

@@ -1,47 +1,86 @@
 """`python -m deploy smoke`: find what can be tested here, and become the smoke test of it.
 
-SMOKE_URL names a server that runs already. Otherwise the CPU rehearsal is started.
+SMOKE_URL names a server that runs already. Otherwise the compose deployment is started where there
+is an MI GPU and a Docker engine, and the CPU rehearsal everywhere else.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import environment
+from deploy import environment, recipe
 
 REPORT = environment.ROOT / "build" / "smoke-report.json"
+COMPOSE = environment.ROOT / "deploy" / "compose.yaml"
+KFD = Path("/dev/kfd")
+DEFAULT_PROFILE = "mi355x"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is tested: the environment it needs, the module's arguments, and why, in words."""
+    """What is tested: the environment it needs, a command to run first, the test's arguments, and
+    why it was chosen, in words."""
 
     environment: str
+    first: Sequence[str]
     arguments: Sequence[str]
     why: str
 
 
-def choose(environ: Mapping[str, str], report: Path = REPORT) -> Choice:
+def choose(environ: Mapping[str, str], has_gpu_engine: Callable[[], bool]) -> Choice:
     """The target of `make smoke-test` on this machine."""
+    profile = environ.get("SMOKE_PROFILE") or DEFAULT_PROFILE
+    smoke = ["healthcheck", "smoke"]
+    options = ["--profile", profile, "--json", str(REPORT)]
     url = environ.get("SMOKE_URL")
     if url:
-        profile = environ.get("SMOKE_PROFILE", "mi355x")
-        command = ["healthcheck", "smoke", url, "--profile", profile, "--json", str(report)]
         for name, option in (("SMOKE_MODEL", "--model"), ("SMOKE_API_KEY_FILE", "--api-key-file")):
             if environ.get(name):
-                command += [option, environ[name]]
-        return Choice("health", command, f"SMOKE_URL is {url}")
-    command = ["deploy.rehearsal", "smoke", "--json", str(report)]
-    return Choice("rehearsal", command, "SMOKE_URL is not set: the CPU rehearsal")
+                options += [option, environ[name]]
+        return Choice("health", (), [*smoke, url, *options], f"SMOKE_URL is {url}")
+    if has_gpu_engine():
+        ports = recipe.load().profile(profile).ports
+        server = f"http://127.0.0.1:{environ.get('SERVER_PORT') or ports.serve}"
+        health = f"http://127.0.0.1:{environ.get('HEALTH_PORT') or ports.health}"
+        if environ.get("API_KEY_FILE"):
+            options += ["--api-key-file", environ["API_KEY_FILE"]]
+        return Choice(
+            "health",
+            ("deploy.host", "--profile", profile, "up"),
+            [*smoke, server, "--health", health, *options],
+            f"an MI GPU and a Docker engine are here: the containers of {profile}",
+        )
+    command = ["deploy.rehearsal", "smoke", "--json", str(REPORT)]
+    why = "no SMOKE_URL, and no MI GPU with a Docker engine: the CPU rehearsal"
+    return Choice("rehearsal", (), command, why)
+
+
+def gpu_engine() -> bool:
+    """Whether this host has an MI GPU's device, an engine that answers, and the compose file."""
+    docker = shutil.which("docker")
+    if not (docker and KFD.exists() and COMPOSE.exists()):
+        return False
+    asked = subprocess.run([docker, "version"], capture_output=True, check=False, timeout=30)
+    return asked.returncode == 0
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    """Set up, say what is tested, and exec the test; raises SetupError."""
-    choice = choose(environ)
+    """Set up, say what is tested, and exec the test.
+
+    Returns the exit code of what has to run first if that fails; raises SetupError, RecipeError.
+    """
+    choice = choose(environ, gpu_engine)
     print(f"smoke: {choice.why}", flush=True)
     python = str(environment.ensure(choice.environment))
     os.chdir(environment.ROOT)
+    if choice.first:
+        code = subprocess.run([sys.executable, "-m", *choice.first], check=False).returncode
+        if code:
+            return code
     os.execv(python, [python, "-m", *choice.arguments])

@@ -655,14 +655,9 @@ class World:
         return Reading(self.now, Answer(200), listing, metrics, generation, outstanding)
 
 
-RESTART_LOOP = pytest.mark.xfail(
-    reason="DEAD and STALLED pass /startupz, so a restarted server is killed while it loads"
-)
-
-
 @pytest.mark.parametrize(
     "load_s",
-    [60.0, pytest.param(600.0, marks=RESTART_LOOP), pytest.param(3600.0, marks=RESTART_LOOP)],
+    [60.0, 600.0, 3600.0],
 )
 def test_a_crashed_server_gets_its_whole_start_again(load_s: float) -> None:
     """After a crash the container is restarted once and may load as long as the first time."""
@@ -675,7 +670,6 @@ def test_a_crashed_server_gets_its_whole_start_again(load_s: float) -> None:
     assert world.kubelet.restarts("server") == 1
 
 
-@RESTART_LOOP
 def test_a_hung_server_is_restarted_once() -> None:
     """A hang is called a stall after its budget, liveness restarts the server, and it serves."""
     world = World(600.0)
@@ -688,7 +682,6 @@ def test_a_hung_server_is_restarted_once() -> None:
     assert world.kubelet.restarts("server") == 1
 
 
-@pytest.mark.xfail(reason="SMOKE passes /livez/engine, also after the server was READY")
 def test_an_engine_that_twitches_is_restarted_all_the_same() -> None:
     """One step of a stalled engine does not save it from the restart if it hangs on."""
     world = World(60.0)

@@ -1,0 +1,135 @@
+"""`python -m healthcheck`: run the health service, ask it, test a server, explain a log.
+
+Exit codes: 0 good, 1 bad, 2 could not tell or misused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from healthcheck import service, settings
+from healthcheck.answers import Answer, Failure
+from healthcheck.client import Client
+from healthcheck.settings import SettingsError
+
+GOOD, BAD, UNKNOWN = 0, 1, 2
+PATHS = {"startup": "/startupz", "ready": "/readyz", "live": "/livez/engine"}
+# Commands with a command line of their own; their modules are imported when asked for.
+ELSEWHERE = {
+    "smoke": "look at a server once and judge it",
+    "explain": "name the cause in a server's log",
+}
+ASK_S = 5.0
+POLL_S = 1.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in ELSEWHERE:
+        module = importlib.import_module(f"healthcheck.{argv[0]}")
+        return int(module.main(argv[1:]))
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except SettingsError as e:
+        print(f"healthcheck: {e}", file=sys.stderr)
+        return UNKNOWN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m healthcheck", description=__doc__, allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    p = commands.add_parser("serve", help="run the health service", allow_abbrev=False)
+    p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="recipe profile")
+    p.add_argument("--target", help="the vLLM server (default: port of the recipe on this host)")
+    p.add_argument("--model", help="the model it must serve (default: of the profile)")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    p.add_argument("--port", type=int, help="port to listen on (default: of the recipe)")
+    p.add_argument("--api-key-file", type=Path, help="file with the server's API key")
+    p.add_argument("--token-file", type=Path, help="file with the token of /, /report and /drain")
+    p.add_argument("--log", type=Path, help="the server's log, to name causes")
+    p.add_argument("--drain", type=float, default=settings.DRAIN_S, help="seconds after SIGTERM")
+    p.add_argument("--recipe", type=Path, help="recipe file")
+    p.set_defaults(run=run_serve)
+
+    for name, text in (("check", "ask the health service once"), ("wait", "ask until it is so")):
+        p = commands.add_parser(name, help=text, allow_abbrev=False)
+        p.add_argument("--for", dest="what", choices=PATHS, default="ready")
+        p.add_argument("--url", default="http://127.0.0.1:8080", help="the health service")
+        p.set_defaults(run=run_check)
+        if name == "wait":
+            p.add_argument("--timeout", type=float, default=600.0, help="seconds to wait at most")
+            p.set_defaults(run=run_wait)
+
+    for name, text in ELSEWHERE.items():
+        commands.add_parser(name, help=text, add_help=False)
+    return parser
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    made = settings.make(
+        args.profile,
+        target=args.target,
+        model=args.model,
+        host=args.host,
+        port=args.port,
+        api_key_file=args.api_key_file,
+        token_file=args.token_file,
+        log=args.log,
+        drain_s=args.drain,
+        recipe_file=args.recipe,
+        speculation=os.environ.get("DSPARK_SPECULATION", "on"),
+    )
+    service.serve(made, service.listen(made.host, made.port))
+    return GOOD
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """One question, one line, one exit code."""
+    code, line = _ask(Client(settings.url("--url", args.url)), args.what)
+    print(line)
+    return code
+
+
+def run_wait(args: argparse.Namespace) -> int:
+    """Ask until good or out of time; every change is told on stderr, the last line on stdout."""
+    if args.timeout < 0:
+        raise SettingsError(f"--timeout: got {args.timeout}; give seconds, 0 or more")
+    client = Client(settings.url("--url", args.url))
+    until = time.monotonic() + args.timeout
+    told = ""
+    while True:
+        code, line = _ask(client, args.what)
+        if code == GOOD or time.monotonic() >= until:
+            print(line)
+            return code
+        words = line.split(" (")[0]  # details count seconds
+        if words != told:
+            print(f"waiting: {line}", file=sys.stderr, flush=True)
+            told = words
+        time.sleep(min(POLL_S, max(until - time.monotonic(), 0.0)))
+
+
+def _ask(client: Client, what: str) -> tuple[int, str]:
+    answer = client.get(f"{PATHS[what]}?verbose", deadline_s=ASK_S, limit_bytes=65536)
+    if isinstance(answer, Failure):
+        return UNKNOWN, f"UNKNOWN service.unreachable ({answer.detail})"
+    return _code(answer), answer.text.split("\n", 1)[0][:500]
+
+
+def _code(answer: Answer) -> int:
+    return {200: GOOD, 503: BAD}.get(answer.status, UNKNOWN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

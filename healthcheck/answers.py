@@ -1,0 +1,54 @@
+"""What a question to a server can come back as: an Answer, or a Failure to get one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """Why there is no answer. Only REFUSED and RESET say something about the server by themselves;
+    the rest say that we could not tell."""
+
+    REFUSED = "refused"  # nothing listens on the port
+    RESET = "reset"  # the connection was closed before an answer; a port proxy does so for refused
+    TIMEOUT = "timeout"
+    TRUNCATED = "truncated"  # the body ended before its announced end
+    TOO_LARGE = "too_large"
+    MALFORMED = "malformed"  # not HTTP, not JSON, or not the exposition format
+    UNRESOLVED = "unresolved"  # the host name has no address
+    UNREACHABLE = "unreachable"  # no route, TLS failure and the like
+    ABORTED = "aborted"  # we gave up on purpose
+
+
+@dataclass(frozen=True)
+class Failure:
+    """No usable answer: its kind, one line of detail, and the seconds spent."""
+
+    kind: FailureKind
+    detail: str = ""
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole HTTP answer: status, body, content type, and the seconds it took."""
+
+    status: int
+    body: bytes = field(default=b"", repr=False)
+    content_type: str = ""
+    elapsed_s: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The body as text; bytes that are not UTF-8 are replaced."""
+        return self.body.decode("utf-8", errors="replace")
+
+    def json(self) -> object | Failure:
+        """The body as a JSON value, or a Failure; hostile nesting is a Failure as well."""
+        try:
+            value: object = json.loads(self.body)
+        except (ValueError, RecursionError) as e:
+            return Failure(FailureKind.MALFORMED, f"not JSON: {e}"[:200], self.elapsed_s)
+        return value

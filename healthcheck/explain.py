@@ -1,0 +1,586 @@
+"""Explains a vLLM log: how far the start came, what stopped it, and what to do about it.
+
+A cause goes before its wrappers whatever the order of lines; waits are judged by age and
+progress; what no signature knows is given as the first real exception, "unclassified".
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from healthcheck.log_blocks import LONGEST_HEAD, Block, read_blocks
+from healthcheck.log_findings import (
+    NOT_IN_LOG,
+    UNCLASSIFIED,
+    Attempt,
+    Evidence,
+    Explanation,
+    Finding,
+    Verdict,
+)
+from healthcheck.log_follow import follow
+from healthcheck.log_lines import LogClock, LogLine, clean, parse, pieces
+from healthcheck.log_text import render
+from healthcheck.log_timeline import NEW_START, START_LITERALS, Timeline
+from healthcheck.log_traces import (
+    HEADER,
+    IGNORED,
+    LONGEST_TEXT,
+    NATIVE_HEADS,
+    Closed,
+    ExceptionSeen,
+    Frame,
+    Traces,
+)
+from healthcheck.log_waits import Wait, Waits
+from healthcheck.signatures import Severity, Signature, SignatureError, load
+
+__all__ = ["Explainer", "Explanation", "Finding", "Verdict", "explain_stream", "follow", "main"]
+
+GOOD, BAD, UNREADABLE = 0, 1, 2  # exit codes of the command
+
+MOST_PROCESSES = 16  # named for one finding
+MOST_EVIDENCE = 3  # lines for one finding
+MOST_EXCEPTIONS = 8  # unclassified ones kept, the first ones
+MOST_ATTEMPTS = 8  # earlier starts in the same log, the last ones
+FIRST_LINES = 20  # looked at closely whatever they hold: the first stamp is among them
+
+# Access lines and request echoes hold text of clients, which must not be able to name a cause.
+_ACCESS = re.compile(r'INFO: {1,8}\S{1,80} - "')
+_ECHO = "Received request "
+_SHUTDOWN = "[shutdown] API server: shutdown triggered"
+_THROUGHPUT = re.compile(r"generation throughput: {0,2}(\d{1,9}\.\d)")
+_ERROR_LEVELS = ("ERROR", "CRITICAL")
+
+
+@dataclass
+class _Seen:
+    """A signature as far as it was seen, in the part of the log before or after ready."""
+
+    signature: Signature
+    line: LogLine
+    line_number: int
+    seconds: float | None
+    values: dict[str, str]
+    evidence: list[Evidence]
+    processes: list[str]
+    count: int = 0
+    frames: tuple[Frame, ...] = ()
+
+
+class _Attempt:
+    """What one start has shown so far."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.traces = Traces()
+        self.waits = Waits()
+        self.seen: dict[tuple[str, bool], _Seen] = {}
+        self.exceptions: list[tuple[bool, ExceptionSeen]] = []
+        self.first_error: tuple[bool, Evidence] | None = None
+        self.stopped = False
+
+
+class Explainer:
+    """Takes in a log line by line or block by block; `result` may be asked at any time.
+
+    Memory stays bounded whatever the log holds. Safe to feed in one thread and to ask in another.
+    Raises SignatureError if the shipped signatures are not sound.
+    """
+
+    def __init__(self, signatures: Iterable[Signature] | None = None) -> None:
+        self._signatures = tuple(load() if signatures is None else signatures)
+        self._by_id = {signature.id: signature for signature in self._signatures}
+        texts = [text for signature in self._signatures for text in signature.literals]
+        texts += [HEADER, IGNORED, *NATIVE_HEADS, NEW_START, _SHUTDOWN]
+        self._serving_literals = tuple(text.encode() for text in dict.fromkeys(texts))
+        everything = dict.fromkeys([*texts, *START_LITERALS, *_ERROR_LEVELS])
+        self._all_literals = tuple(text.encode() for text in everything)
+        self._lock = threading.Lock()
+        self._clock = LogClock()
+        self._lines = 0
+        self._attempt = _Attempt()
+        self._earlier: list[Attempt] = []
+
+    # --- taking in
+
+    def feed(self, line: str, at: float | None = None) -> None:
+        """Take in one line. `at` is its time in seconds on any one clock; without it the log's
+        own stamps are used, as far as there are any."""
+        with self._lock:
+            for single in line.removesuffix("\n").split("\n"):
+                self._lines += 1
+                whole, *drawn_over = single.split("\r")
+                self._take(whole, at, "")
+                for part in drawn_over:
+                    self._take(part, at, single)
+
+    def feed_block(self, data: bytes) -> None:
+        """Take in whole lines as bytes. Says the same as `feed` on each line, but passes over the
+        lines that say nothing."""
+        if not data:
+            return
+        with self._lock:
+            block = Block(data)
+            wanted = block.line_starts(self._literals(block))
+            base, at, next_wanted = self._lines, 0, 0
+            counted = 0
+            while at < len(block):
+                if not self._attentive():
+                    while next_wanted < len(wanted) and wanted[next_wanted] < at:
+                        next_wanted += 1
+                    if next_wanted == len(wanted):
+                        break
+                    if wanted[next_wanted] > at:
+                        self._note_time(block.line_before(wanted[next_wanted]))
+                    base += block.newlines(counted, wanted[next_wanted])
+                    at = counted = wanted[next_wanted]
+                text, after = block.line_at(at)
+                base += block.newlines(counted, at)
+                self._lines = base + 1
+                self._take(text, None, block.head_of(at))
+                counted, at = at, after
+            self._lines = (
+                base + block.newlines(counted, len(block)) + (0 if data.endswith(b"\n") else 1)
+            )
+            self._note_time(block.line_before(len(block)))
+
+    def silence(self, seconds: float) -> None:
+        """The log has said nothing for `seconds` since its last line: waits grow older."""
+        with self._lock:
+            self._clock.wait(seconds)
+
+    def _literals(self, block: Block) -> tuple[bytes, ...]:
+        """What makes a line of `block` worth a look: least where a server serves and goes on to,
+        and its first error line is known."""
+        attempt = self._attempt
+        settled = attempt.timeline.ready and attempt.first_error and attempt.first_error[0]
+        if settled and not block.line_starts([NEW_START.encode()]):
+            return self._serving_literals
+        return self._all_literals
+
+    def _attentive(self) -> bool:
+        """Whether every line matters now: a trace goes on, a process waits, or it just began."""
+        attempt = self._attempt
+        return self._lines < FIRST_LINES or attempt.traces.open or attempt.waits.pending
+
+    def _note_time(self, text: str) -> None:
+        if text:
+            self._clock.note(parse(clean(text)), None)
+
+    def _take(self, text: str, at: float | None, head: str) -> None:
+        """`head` begins the line of the file of which `text` is all, or what a bar drew over it."""
+        if head and not text:
+            return
+        for piece in pieces(clean(text)):
+            line = parse(piece)
+            if not line.process and head:
+                owner = parse(clean(head[:LONGEST_HEAD]))
+                line = line._replace(process=owner.process, rank=owner.rank)
+            self._observe(line, at)
+
+    def _observe(self, line: LogLine, at: float | None) -> None:
+        now = self._clock.note(line, at)
+        text = line.text
+        if _ACCESS.match(text) or text.startswith(_ECHO):
+            return
+        if text.startswith(NEW_START) and self._attempt.timeline.stages():
+            self._begin_again()
+        attempt = self._attempt
+        if attempt.traces.open and attempt.traces.takes_frame(line):
+            return
+        matches = self._matches(text)
+        if any(signature.severity is Severity.BENIGN for signature, _ in matches):
+            return
+        was_ready = attempt.timeline.ready
+        further = attempt.timeline.observe(line, self._lines, now)
+        if attempt.timeline.ready and not was_ready:
+            attempt.traces = Traces(serving=True)
+        if text.startswith(_SHUTDOWN) and not self._broken():
+            attempt.stopped = True
+        for signature, match in matches:
+            self._record(signature, match, line, now)
+        ids = [signature.id for signature, _ in matches]
+        for closed in attempt.traces.feed(line, self._lines, now, ids):
+            self._record_trace(closed)
+        if not any(signature.severity is Severity.TRANSIENT for signature, _ in matches):
+            attempt.waits.progress(line, now, further or _generates(text))
+        self._note_error(line, bool(matches))
+
+    def _broken(self) -> bool:
+        """Whether the serving engine has failed, so that a shutdown is its consequence."""
+        quiet = (Severity.WARN, Severity.TRANSIENT)
+        return any(
+            era and seen.signature.severity not in quiet
+            for (_, era), seen in self._attempt.seen.items()
+        )
+
+    def _matches(self, text: str) -> list[tuple[Signature, re.Match[str]]]:
+        found = []
+        for signature in self._signatures:
+            for literal in signature.literals:
+                if literal in text:
+                    if match := signature.pattern.search(text):
+                        found.append((signature, match))
+                    break
+        return found
+
+    def _begin_again(self) -> None:
+        explanation = self._result()
+        cause = explanation.cause.id if explanation.cause else ""
+        self._earlier.append(Attempt(explanation.verdict, cause, self._lines - 1))
+        del self._earlier[:-MOST_ATTEMPTS]
+        self._attempt = _Attempt()
+
+    def _record(
+        self, signature: Signature, match: re.Match[str], line: LogLine, now: float | None
+    ) -> None:
+        attempt = self._attempt
+        ready = attempt.timeline.ready
+        if ready and (attempt.stopped or signature.severity is Severity.EXTERNAL):
+            return  # a server that is being stopped may die as it likes
+        values = {key: _printable(value) for key, value in match.groupdict().items() if value}
+        if signature.severity is Severity.TRANSIENT:
+            says = values.get("seconds", "")
+            says_s = float(says) if says.isdecimal() else 0.0
+            attempt.waits.report(signature, line, self._lines, now, says_s)
+        key = (signature.id, ready)
+        seen = attempt.seen.get(key)
+        if seen is None:
+            seen = _Seen(signature, line, self._lines, now, values, [], [])
+            attempt.seen[key] = seen
+        seen.count += 1
+        if line.process not in seen.processes and len(seen.processes) < MOST_PROCESSES:
+            seen.processes.append(line.process)
+            if len(seen.evidence) < MOST_EVIDENCE:
+                seen.evidence.append(self._evidence(match.string, match.start()))
+
+    def _evidence(self, text: str, start: int = 0) -> Evidence:
+        """The line from its beginning, or from the match where that lies far behind it."""
+        begin = 0 if start < LONGEST_TEXT // 2 else start
+        return Evidence(self._lines, _printable(text[begin : begin + LONGEST_TEXT].strip()))
+
+    def _record_trace(self, closed: Closed) -> None:
+        attempt = self._attempt
+        ready = attempt.timeline.ready
+        if ready and attempt.stopped:
+            return
+        self._add_frames(closed)
+        if closed.signatures or len(attempt.exceptions) >= MOST_EXCEPTIONS:
+            return
+        if all(not _same(closed.seen, known) for era, known in attempt.exceptions if era == ready):
+            attempt.exceptions.append((ready, closed.seen))
+
+    def _add_frames(self, closed: Closed) -> None:
+        attempt = self._attempt
+        for name in closed.signatures:
+            seen = attempt.seen.get((name, attempt.timeline.ready))
+            if seen and not seen.frames and seen.line.process == closed.seen.process:
+                seen.frames = closed.seen.frames
+
+    def _note_error(self, line: LogLine, known: bool) -> None:
+        attempt = self._attempt
+        ready = attempt.timeline.ready
+        if known or line.level not in _ERROR_LEVELS or attempt.traces.open:
+            return
+        if attempt.first_error is None or attempt.first_error[0] != ready:
+            attempt.first_error = (ready, self._evidence(line.text))
+
+    # --- judging
+
+    def result(self) -> Explanation:
+        """What the log says so far; asking changes nothing."""
+        with self._lock:
+            return self._result()
+
+    def _result(self) -> Explanation:
+        attempt, now = self._attempt, self._clock.seconds
+        ready = attempt.timeline.ready
+        for unfinished in attempt.traces.unfinished():
+            self._add_frames(unfinished)
+        current = [seen for (_, era), seen in attempt.seen.items() if era == ready]
+        exceptions = self._exceptions()
+        waits = tuple(self._wait_finding(wait, now) for wait in attempt.waits.all())
+        of = _Sorted(current, waits, exceptions, ready)
+        cause = of.cause()
+        verdict = self._verdict(cause, of)
+        before = [seen for (_, era), seen in attempt.seen.items() if era != ready]
+        warned = [seen for seen in current if seen.signature.severity is Severity.WARN]
+        return Explanation(
+            verdict=verdict,
+            headline=_headline(verdict, cause, attempt, of),
+            cause=cause,
+            timeline=attempt.timeline.stages(),
+            findings=of.causes,
+            exceptions=exceptions,
+            wrappers=of.wrappers,
+            warnings=tuple(
+                _finding(seen)
+                for seen in (*before, *warned)
+                if seen.signature.severity is not Severity.TRANSIENT
+            ),
+            waits=waits,
+            first_error=self._first_error(ready),
+            stopped=attempt.stopped,
+            lines=self._lines,
+            seconds=now,
+            earlier_attempts=tuple(self._earlier),
+        )
+
+    def _first_error(self, ready: bool) -> Evidence | None:
+        error = self._attempt.first_error
+        return error[1] if error and error[0] == ready else None
+
+    def _exceptions(self) -> tuple[ExceptionSeen, ...]:
+        attempt = self._attempt
+        ready = attempt.timeline.ready
+        seen = [one for era, one in attempt.exceptions if era == ready]
+        if not attempt.stopped:
+            seen += [one.seen for one in attempt.traces.unfinished() if not one.signatures]
+        named = sorted((one for one in seen if not one.cut_off), key=lambda one: one.line_number)
+        cut_off = sorted((one for one in seen if one.cut_off), key=lambda one: one.line_number)
+        return (*named, *cut_off)[:MOST_EXCEPTIONS]
+
+    def _wait_finding(self, wait: Wait, now: float | None) -> Finding:
+        attempt = self._attempt
+        seen = next(seen for key, seen in attempt.seen.items() if key[0] == wait.signature.id)
+        state = "ended" if wait.ended else "overdue" if wait.overdue(now) else "waiting"
+        return dataclasses.replace(
+            _finding(seen),
+            process=wait.process,
+            rank=parse(f"({wait.process}) ").rank if wait.process else "",
+            line_number=wait.line_number,
+            state=state,
+            waited_s=None if wait.ended else wait.age_s(now),
+        )
+
+    def _verdict(self, cause: Finding | None, of: _Sorted) -> Verdict:
+        if cause:
+            return Verdict.FAILED
+        if of.wrappers:
+            return Verdict.CAUSE_NOT_IN_LOG
+        if self._attempt.timeline.ready:
+            return Verdict.STARTED
+        return Verdict.LOADING if self._lines else Verdict.EMPTY
+
+
+class _Sorted:
+    """The findings of the part of the log that counts, sorted by what they can be."""
+
+    def __init__(
+        self,
+        current: list[_Seen],
+        waits: tuple[Finding, ...],
+        exceptions: tuple[ExceptionSeen, ...],
+        ready: bool,
+    ) -> None:
+        found = sorted((_finding(seen) for seen in current), key=lambda one: one.line_number)
+        hard = (Severity.FATAL, Severity.RETRY)
+        soft = (Severity.TIMEOUT, Severity.EXTERNAL)
+        self.causes = tuple(one for one in found if one.severity in (*hard, *soft))
+        self.wrappers = tuple(one for one in found if one.severity is Severity.WRAPPER)
+        self._hard = [one for one in self.causes if one.severity in hard]
+        self._soft = [one for one in self.causes if one.severity in soft]
+        self._waits = waits
+        # After ready an exception is some request's, unless the engine went with it.
+        matters = not ready or bool(self.wrappers)
+        unknown = [_unclassified(one) for one in exceptions] if matters else []
+        engine = [one for one in unknown if not one.process.startswith("APIServer")]
+        self._unknown = engine if ready and engine else unknown
+
+    def cause(self) -> Finding | None:
+        """The finding to mend first, or None."""
+        overdue = [one for one in self._waits if one.state == "overdue"]
+        named = [one for one in self._unknown if not one.values.get("cut_off")]
+        later = sorted([*self._soft, *named], key=lambda one: one.line_number)
+        cut_off = [one for one in self._unknown if one.values.get("cut_off")]
+        for choice in (self._hard, overdue, later, cut_off):
+            if choice:
+                return self._wait_behind(choice[0])
+        return None
+
+    def _wait_behind(self, cause: Finding) -> Finding:
+        """A time-out says less than the wait it ended."""
+        if cause.severity is Severity.TIMEOUT:
+            for wait in self._waits:
+                if wait.state == "waiting" and wait.line_number < cause.line_number:
+                    return wait
+        return cause
+
+
+def _same(one: ExceptionSeen, other: ExceptionSeen) -> bool:
+    """Whether two ranks, or one rank twice, raised the same exception."""
+    return (one.kind, one.message, one.frames[-1:]) == (
+        other.kind,
+        other.message,
+        other.frames[-1:],
+    )
+
+
+def _generates(text: str) -> bool:
+    found = _THROUGHPUT.search(text) if "throughput" in text else None
+    return bool(found) and float(found[1]) > 0 if found else False
+
+
+def _printable(text: str) -> str:
+    """`text` safe to show: no control characters, no more than LONGEST_TEXT."""
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    return shown[:LONGEST_TEXT]
+
+
+class _NotSaid(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "not said"
+
+
+def _finding(seen: _Seen) -> Finding:
+    signature = seen.signature
+    return Finding(
+        id=signature.id,
+        severity=signature.severity,
+        phase=signature.phase,
+        process=seen.line.process,
+        rank=seen.line.rank,
+        line_number=seen.line_number,
+        seconds=seen.seconds,
+        remedy=signature.remedy.format_map(_NotSaid(seen.values)),
+        source=signature.source,
+        count=seen.count,
+        processes=tuple(seen.processes),
+        evidence=tuple(seen.evidence),
+        values=dict(seen.values),
+        frames=seen.frames,
+    )
+
+
+def _unclassified(seen: ExceptionSeen) -> Finding:
+    name = seen.kind or "a traceback that is cut off"
+    text = f"{name}: {seen.message}" if seen.message else name
+    return Finding(
+        id=UNCLASSIFIED,
+        severity=Severity.FATAL,
+        phase="any",
+        process=seen.process,
+        rank=seen.rank,
+        line_number=seen.line_number,
+        seconds=seen.seconds,
+        remedy="no signature knows this exception: read its last frames, and search for its text",
+        source="this log",
+        processes=(seen.process,),
+        evidence=(Evidence(seen.line_number, _printable(text)),),
+        values={"cut_off": "yes"} if seen.cut_off else {},
+        frames=seen.frames,
+    )
+
+
+def _headline(verdict: Verdict, cause: Finding | None, attempt: _Attempt, of: _Sorted) -> str:
+    stages = attempt.timeline.stages()
+    reached = stages[-1].name if stages else "nothing"
+    if cause:
+        who = f" in {cause.process}" if cause.process else ""
+        when = "while serving" if attempt.timeline.ready else f"at {reached}"
+        what = cause.evidence[0].text if cause.evidence else cause.remedy
+        return f"{cause.id}{who}, {when}: {what}"
+    if verdict is Verdict.CAUSE_NOT_IN_LOG:
+        return f"{NOT_IN_LOG}: only its consequences are ({', '.join(w.id for w in of.wrappers)})"
+    if verdict is Verdict.STARTED:
+        return "the server started" + (" and was stopped later" if attempt.stopped else "")
+    if verdict is Verdict.EMPTY:
+        return "the log is empty"
+    stage = stages[-1] if stages else None
+    percent = f" ({stage.progress_percent} %)" if stage and stage.progress_percent else ""
+    return f"no fault so far; the start has reached: {reached}{percent}"
+
+
+# --- the command
+
+
+def explain_stream(stream: BinaryIO, explainer: Explainer | None = None) -> Explanation:
+    """Explain all of `stream`, which may be larger than memory."""
+    explainer = explainer or Explainer()
+    for block in read_blocks(stream):
+        explainer.feed_block(block)
+    return explainer.result()
+
+
+class _Settled:
+    """Stops following once the log has told how the start ended and has gone quiet."""
+
+    def __init__(self, explainer: Explainer) -> None:
+        self._explainer = explainer
+        self._pause = threading.Event()
+        self._lines = -1
+        self._settled = False
+
+    def is_set(self) -> bool:
+        """Whether the verdict will not change by itself."""
+        return self._settled
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for `timeout` seconds, then look."""
+        self._pause.wait(timeout)
+        found = self._explainer.result()
+        quiet, self._lines = found.lines == self._lines, found.lines
+        over = found.verdict is Verdict.STARTED or bool(found.cause or found.wrappers)
+        self._settled = quiet and over
+        return self._settled
+
+
+def _explain(name: str, following: bool) -> Explanation:
+    explainer = Explainer()
+    if name == "-":
+        return explain_stream(sys.stdin.buffer, explainer)
+    if following:
+        # Whoever interrupts wants to know what was seen until then.
+        with contextlib.suppress(KeyboardInterrupt):
+            follow(Path(name), explainer, _Settled(explainer))
+        return explainer.result()
+    with Path(name).open("rb") as stream:
+        return explain_stream(stream, explainer)
+
+
+def main(argv: list[str]) -> int:
+    """The command `explain LOGFILE|-`; returns 0 if no fault was found, 1 if one was, 2 if the log
+    cannot be read."""
+    parser = argparse.ArgumentParser(
+        prog="python -m healthcheck explain",
+        description="Say what a vLLM log tells about its start, and why it failed.",
+    )
+    parser.add_argument("log", metavar="LOGFILE", help="the server's log, or - for standard input")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "--follow", action="store_true", help="wait until the log shows how the start ended"
+    )
+    options = parser.parse_args(argv)
+    try:
+        explanation = _explain(options.log, options.follow)
+    except OSError as e:
+        reason = e.strerror or type(e).__name__
+        print(
+            f"explain: cannot read {options.log!r}: {reason}; give a log file, or - for standard "
+            "input",
+            file=sys.stderr,
+        )
+        return UNREADABLE
+    except SignatureError as e:
+        print(f"explain: {e}", file=sys.stderr)
+        return UNREADABLE
+    as_json = options.format == "json"
+    page = json.dumps(explanation.as_dict(), indent=2) if as_json else render(explanation)
+    try:
+        print(page, flush=True)
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    bad = explanation.verdict in (Verdict.FAILED, Verdict.CAUSE_NOT_IN_LOG)
+    return BAD if bad else GOOD

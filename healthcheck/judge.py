@@ -1,0 +1,319 @@
+"""Judges the answer of one generation: a list of findings, each good, bad or unknown.
+
+Pure functions of the answer and of the counters before and after it. The rules are those of gate
+step 2: real tokens, finite logprobs that differ, no loop, a draft counter that rose, sampling
+that is not argmax, two seeds that give two texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.exposition import Speculation
+
+# Python's own JSON writer says it so (vLLM PR 41136).
+NAN_MESSAGE = "Out of range float values are not JSON compliant"
+ARGMAX_CHANCE = 1e-4
+# vLLM writes -inf as -9999.0 in a completion's logprobs.
+NO_LOGPROB = -9999.0
+# Logprobs come as float32 printed in full: equal means equal up to its last bits.
+LOGPROB_TOLERANCE = 1e-5
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MAY_BE_INCONCLUSIVE = frozenset({"sampling", "second seed"})
+
+
+class Outcome(StrEnum):
+    """What a check found; UNKNOWN is not bad."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNKNOWN = "unknown"
+
+
+class Step(StrEnum):
+    """What a generation is for."""
+
+    WARM_UP = "warm-up"
+    PROBE = "probe"
+    SECOND_SEED = "second-seed"
+    CANARY = "canary"
+    RECOVERY = "recovery"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's result. `code` is a reason of reasons.py, empty when good."""
+
+    check: str
+    outcome: Outcome
+    code: str = ""
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The part of a completion that is judged.
+
+    `logprobs` are those of the sampled tokens, `top` the highest logprob at each position; both
+    None if the server gave none.
+    """
+
+    text: str
+    tokens: tuple[int, ...] | tuple[str, ...]
+    logprobs: tuple[float, ...] | None = None
+    top: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Speculation counters around a generation; None where /metrics could not be read, and
+    `absent` where it was read and has none."""
+
+    before: Speculation | None = None
+    after: Speculation | None = None
+    absent: bool = False
+
+
+def judge(
+    answer: Answer | Failure,
+    *,
+    asked_tokens: int,
+    counters: Counters | None = None,
+    scored: bool = True,
+) -> tuple[tuple[Finding, ...], Completion | None]:
+    """Every finding about one completion or chat answer, and what was read of it.
+
+    `counters` None: the server is not expected to speculate. `scored` False leaves out the tests
+    that need more than a canary's few tokens (sampling mode, draft counter).
+    """
+    refusal = _refusal(answer)
+    if refusal is not None:
+        return (refusal,), None
+    assert isinstance(answer, Answer)
+    completion = read(answer)
+    if isinstance(completion, Failure):
+        evidence = {"detail": completion.detail}
+        return (Finding("answer", Outcome.UNKNOWN, "answer.malformed", evidence),), None
+    findings = [
+        _tokens(completion, asked_tokens),
+        _variety(completion),
+        *_numbers(completion, scored),
+    ]
+    if scored:
+        findings.append(_sampling(completion))
+        if counters is not None:
+            findings.append(_drafting(counters))
+    return tuple(findings), completion
+
+
+def worst(findings: Sequence[Finding]) -> Outcome:
+    """BAD if any check is; UNKNOWN if a check that a pass needs could not be made; else GOOD.
+
+    Sampling mode and second seed may stay inconclusive: a text that is nearly certain comes out
+    the same either way.
+    """
+    if any(f.outcome is Outcome.BAD for f in findings):
+        return Outcome.BAD
+    needed = [f for f in findings if f.check not in MAY_BE_INCONCLUSIVE]
+    if not needed or any(f.outcome is Outcome.UNKNOWN for f in needed):
+        return Outcome.UNKNOWN
+    return Outcome.GOOD
+
+
+def differs(first: Completion, second: Completion) -> Finding:
+    """Whether two seeds gave two texts of one prompt."""
+    if first.tokens != second.tokens:
+        return Finding("second seed", Outcome.GOOD)
+    # A text that was nearly certain comes again under any seed.
+    chance = math.exp(sum(first.logprobs)) if first.logprobs else None
+    evidence = {"chance_of_equal_texts": chance}
+    if chance is None or chance >= ARGMAX_CHANCE:
+        return Finding("second seed", Outcome.UNKNOWN, "sampling.seed_ignored", evidence)
+    return Finding("second seed", Outcome.BAD, "sampling.seed_ignored", evidence)
+
+
+def period(tokens: Sequence[object]) -> int | None:
+    """The length of the run of tokens that the text ends in a loop of, None if in no loop.
+
+    A loop is a run that fills the last half of the text at least four times over; of a text under
+    32 tokens all of it, for short texts repeat by chance.
+    """
+    count = len(tokens)
+    for length in range(1, count // 4 + 1):
+        window = count if count < 32 else max(4 * length, count // 2)
+        tail = tokens[count - window :]
+        if all(tail[i] == tail[i - length] for i in range(length, window)):
+            return length
+    return None
+
+
+def read(answer: Answer) -> Completion | Failure:
+    """The judged part of a completion or chat answer, or why there is none."""
+    body = answer.json()
+    if isinstance(body, Failure):
+        return body
+    try:
+        return _completion(body)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
+        detail = f"not a completion: {type(e).__name__}: {e}"[:200]
+        return Failure(FailureKind.MALFORMED, detail)
+
+
+def _completion(body: Any) -> Completion:
+    choice = body["choices"][0]
+    message = choice.get("message")
+    if message is not None:
+        # Either counts as output: a thinking answer has content null.
+        parts = (message.get("reasoning"), message.get("reasoning_content"), message.get("content"))
+        text = "".join(_text(p) for p in parts if p is not None)
+    else:
+        text = _text(choice["text"])
+    logprobs, top, names = _logprobs(choice.get("logprobs"))
+    ids = choice.get("token_ids")
+    tokens: tuple[Any, ...]
+    if ids is not None:
+        tokens = tuple(int(i) for i in ids)
+    elif names is not None:
+        tokens = names
+    else:
+        # Neither ids nor logprobs: the count is known, the tokens are not.
+        tokens = (text,) * int(body["usage"]["completion_tokens"]) if text else ()
+    return Completion(text, tokens, logprobs, top)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text is {type(value).__name__}")
+    return value
+
+
+def _logprobs(
+    block: Any,
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None, tuple[str, ...] | None]:
+    if block is None:
+        return None, None, None
+    if "content" in block:  # chat
+        rows = block["content"] or ()
+        values = tuple(float(row["logprob"]) for row in rows)
+        tops = [[float(t["logprob"]) for t in row.get("top_logprobs") or ()] for row in rows]
+        names = tuple(_text(row["token"]) for row in rows)
+    else:
+        values = tuple(float(v) for v in block["token_logprobs"])
+        tops = [[float(v) for v in (t or {}).values()] for t in block.get("top_logprobs") or ()]
+        names = tuple(_text(t) for t in block["tokens"])
+    if len(tops) != len(values) or not all(tops):
+        return values, None, names
+    # Two tokens can have the same text and share a key, so the sampled one is put in again.
+    top = tuple(max(v, *t) for v, t in zip(values, tops, strict=True))
+    return values, top, names
+
+
+def _refusal(answer: Answer | Failure) -> Finding | None:
+    """What an answer that is no completion says, None if it is one."""
+    if isinstance(answer, Failure):
+        timed_out = answer.kind is FailureKind.TIMEOUT
+        code = "generation.timeout" if timed_out else "generation.failed"
+        evidence: dict[str, object] = {"kind": answer.kind.value, "detail": answer.detail}
+        return Finding("answer", Outcome.UNKNOWN, code, evidence)
+    status = answer.status
+    if status == 200:
+        return None
+    message = _message(answer)
+    evidence = {"status": status, "message": message}
+    if status == 400 and NAN_MESSAGE in message:
+        return Finding("logprobs", Outcome.BAD, "numerics.nan", evidence)
+    if status in (429, 503):
+        return Finding("answer", Outcome.UNKNOWN, "server.overloaded", evidence)
+    if status >= 500:
+        return Finding("answer", Outcome.BAD, "server.error", evidence)
+    code = {401: "config.unauthorized", 403: "config.unauthorized", 404: "config.wrong_model"}.get(
+        status, "server.redirect" if 300 <= status < 400 else "probe.rejected"
+    )
+    return Finding("answer", Outcome.UNKNOWN, code, evidence)
+
+
+def _message(answer: Answer) -> str:
+    """vLLM's error message, or the start of whatever the body is."""
+    body = answer.json()
+    if isinstance(body, dict) and isinstance(body.get("error"), dict):
+        return str(body["error"].get("message", ""))[:200]
+    return " ".join(answer.text.split())[:200]
+
+
+def _tokens(completion: Completion, asked: int) -> Finding:
+    count = len(completion.tokens)
+    evidence = {"tokens": count, "asked": asked, "characters": len(completion.text)}
+    if not completion.text.strip(REPLACEMENT + " \t\r\n"):
+        return Finding("real tokens", Outcome.BAD, "text.empty", evidence)
+    if count < asked:
+        return Finding("real tokens", Outcome.BAD, "text.missing_tokens", evidence)
+    return Finding("real tokens", Outcome.GOOD, evidence=evidence)
+
+
+def _variety(completion: Completion) -> Finding:
+    distinct = len(set(completion.tokens))
+    evidence = {"distinct": distinct, "tokens": len(completion.tokens)}
+    if distinct < 2:
+        few = len(completion.tokens) < 4
+        outcome = Outcome.UNKNOWN if few else Outcome.BAD
+        return Finding("variety", outcome, "text.one_token", evidence)
+    length = period(completion.tokens)
+    if length is not None:
+        return Finding("variety", Outcome.BAD, "text.loop", {**evidence, "period": length})
+    return Finding("variety", Outcome.GOOD, evidence=evidence)
+
+
+def _numbers(completion: Completion, scored: bool) -> list[Finding]:
+    values = completion.logprobs
+    if values is None and not scored:
+        return []
+    if not values:
+        return [Finding("logprobs", Outcome.UNKNOWN, "answer.malformed", {"logprobs": 0})]
+    if not all(math.isfinite(v) and v > NO_LOGPROB for v in values):
+        # Named as text: a report is JSON, which has no NaN either.
+        seen = sorted({str(v) for v in values if not (math.isfinite(v) and v > NO_LOGPROB)})
+        return [Finding("logprobs", Outcome.BAD, "numerics.not_finite", {"seen": seen[:3]})]
+    spread = max(values) - min(values)
+    evidence = {"mean": sum(values) / len(values), "spread": spread}
+    if spread <= LOGPROB_TOLERANCE and len(values) > 1:
+        return [Finding("logprobs", Outcome.BAD, "numerics.constant", evidence)]
+    return [Finding("logprobs", Outcome.GOOD, evidence=evidence)]
+
+
+def _sampling(completion: Completion) -> Finding:
+    """Plain argmax, told by its probability under sampling: the product of the top ones."""
+    values, top = completion.logprobs, completion.top
+    finite = top is not None and all(math.isfinite(t) for t in top)
+    if values is None or top is None or not top or not finite:
+        return Finding("sampling", Outcome.UNKNOWN, "sampling.greedy", {"top_logprobs": False})
+    picked = sum(t - v <= LOGPROB_TOLERANCE for v, t in zip(values, top, strict=True))
+    chance = math.exp(min(sum(top), 0.0))
+    evidence = {"argmax_tokens": picked, "tokens": len(top), "chance_of_all_argmax": chance}
+    if picked < len(top):
+        return Finding("sampling", Outcome.GOOD, evidence=evidence)
+    outcome = Outcome.BAD if chance < ARGMAX_CHANCE else Outcome.UNKNOWN
+    return Finding("sampling", outcome, "sampling.greedy", evidence)
+
+
+def _drafting(counters: Counters) -> Finding:
+    if counters.absent:
+        return Finding("drafting", Outcome.BAD, "speculation.absent")
+    if counters.before is None or counters.after is None:
+        return Finding("drafting", Outcome.UNKNOWN, "metrics.unavailable")
+    counted = counters.after.since(counters.before)
+    evidence: dict[str, object] = {
+        "drafts": counted.drafts,
+        "draft_tokens": counted.draft_tokens,
+        "accepted": counted.accepted,
+        "accepted_at": list(counted.accepted_at),
+    }
+    if counted.drafts < 0:  # a new engine between the two samples
+        return Finding("drafting", Outcome.UNKNOWN, "engine.new", evidence)
+    if counted.drafts == 0:
+        return Finding("drafting", Outcome.BAD, "speculation.not_drafting", evidence)
+    return Finding("drafting", Outcome.GOOD, evidence=evidence)

@@ -1,0 +1,225 @@
+"""Python tracebacks put together again from a log in which several processes write at once."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from healthcheck.log_lines import LogLine
+
+HEADER = "Traceback (most recent call last)"
+IGNORED = "Exception ignored in"  # Python goes on after the trace that follows
+NATIVE_HEADS = ("Fatal Python error: ", "terminate called after throwing an instance of ")
+
+LAST_FRAMES = 8  # of a trace, kept for the report
+MOST_OPEN = 64  # traces open at once; a rank has one, or two while it logs and raises
+MESSAGE_LINES = 6  # of an exception whose text has several lines, as pydantic's have
+MOST_TRACES = 400  # taken apart in one start; more are the same again, and cost time
+MOST_REQUEST_TRACES = 16  # of the API processes of a server that serves: one per bad request
+PATIENCE = 2_000  # lines of others after which a trace that does not go on is taken as cut off
+LONGEST_TEXT = 400  # characters of one piece of evidence
+
+_FRAME = re.compile(r'\s{1,12}File "([^"]{1,400})", line (\d{1,7})(?:, in (.{1,200}))?')
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: (.*)|:?$)", re.DOTALL)
+_QUIET_LEVELS = ("DEBUG", "INFO", "WARNING")  # whoever logs a trace so, goes on without
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a traceback: file, line, function and, where it was printed, the code."""
+
+    file: str
+    line: int
+    function: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class ExceptionSeen:
+    """An exception with its last frames. `kind` is empty where the log ends before the name."""
+
+    kind: str
+    message: str
+    process: str
+    rank: str
+    line_number: int
+    seconds: float | None
+    frames: tuple[Frame, ...]
+    cut_off: bool = False
+
+
+@dataclass
+class _Open:
+    header: LogLine
+    line_number: int
+    seconds: float | None
+    touched: int
+    frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=LAST_FRAMES))
+    kind: str = ""
+    message: list[str] = field(default_factory=list)
+    signatures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A finished trace and the ids of the signatures that its last lines matched."""
+
+    seen: ExceptionSeen
+    signatures: tuple[str, ...]
+
+
+class Traces:
+    """Tracebacks by process; a logged one and a printed one of the same process are two.
+
+    Of a server that is `serving`, only the first few of the API processes are taken in.
+    """
+
+    def __init__(self, serving: bool = False) -> None:
+        self._left = MOST_TRACES
+        self._requests_left = MOST_REQUEST_TRACES if serving else MOST_TRACES
+        self._open: OrderedDict[tuple[str, bool], _Open] = OrderedDict()
+        self._ignored_next: set[tuple[str, bool]] = set()
+        self._count = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether the next lines may belong to a trace."""
+        return bool(self._open)
+
+    def feed(
+        self, line: LogLine, number: int, seconds: float | None, matched: list[str]
+    ) -> list[Closed]:
+        """Take in one line with the signatures it matched; returns the traces that it ends."""
+        self._count += 1
+        key = (line.process, bool(line.level))
+        closed: list[Closed] = []
+        if HEADER in line.text[: len(HEADER) + 40]:
+            self._begin(key, line, number, seconds, closed)
+        elif line.text.startswith(NATIVE_HEADS):
+            self._native(key, line, number, seconds, matched, closed)
+        elif key in self._open:
+            self._go_on(key, line, matched, closed)
+        if line.text.startswith(IGNORED):
+            self._ignored_next = {key}
+        if self._open:
+            self._drop_stale(closed)
+        return closed
+
+    def takes_frame(self, line: LogLine) -> bool:
+        """Take in a line if it is surely within the frames of an open trace; returns whether.
+
+        Such a line quotes source code, so no signature must look at it.
+        """
+        if not line.text[:1].isspace():
+            return False
+        trace = self._open.get((line.process, bool(line.level)))
+        if trace is None or trace.kind:
+            return False
+        self._count += 1
+        trace.touched = self._count
+        _add_frame(trace, line.text)
+        return True
+
+    def unfinished(self) -> list[Closed]:
+        """The traces still open, as they are now; changes nothing."""
+        return [_close(trace) for trace in self._open.values() if not _quiet(trace)]
+
+    def _begin(
+        self,
+        key: tuple[str, bool],
+        line: LogLine,
+        number: int,
+        seconds: float | None,
+        closed: list[Closed],
+    ) -> None:
+        self._end(key, closed)
+        if key in self._ignored_next:
+            self._ignored_next.discard(key)
+            return
+        if not self._may_open(line):
+            return
+        self._open[key] = _Open(line, number, seconds, self._count)
+        if len(self._open) > MOST_OPEN:
+            self._end(next(iter(self._open)), closed)
+
+    def _may_open(self, line: LogLine) -> bool:
+        self._left -= 1
+        if line.process.startswith("APIServer"):
+            self._requests_left -= 1
+            return self._requests_left >= 0
+        return self._left >= 0
+
+    def _native(
+        self,
+        key: tuple[str, bool],
+        line: LogLine,
+        number: int,
+        seconds: float | None,
+        matched: list[str],
+        closed: list[Closed],
+    ) -> None:
+        self._end(key, closed)
+        kind, _, message = line.text.partition(": ")
+        trace = _Open(line, number, seconds, self._count, kind=kind[:LONGEST_TEXT])
+        trace.message.append(message[:LONGEST_TEXT])
+        trace.signatures.extend(matched)
+        self._open[key] = trace
+
+    def _go_on(
+        self, key: tuple[str, bool], line: LogLine, matched: list[str], closed: list[Closed]
+    ) -> None:
+        trace = self._open[key]
+        text = line.text
+        indented = text[:1].isspace()
+        if trace.kind:
+            if indented and len(trace.message) < MESSAGE_LINES:
+                trace.message.append(text.strip()[:LONGEST_TEXT])
+                trace.signatures.extend(matched)
+                trace.touched = self._count
+            else:
+                self._end(key, closed)
+        elif found := _EXCEPTION.fullmatch(text.rstrip()):
+            trace.kind = found[1]
+            trace.message.append((found[2] or "").strip()[:LONGEST_TEXT])
+            trace.signatures.extend(matched)
+            trace.touched = self._count
+
+    def _drop_stale(self, closed: list[Closed]) -> None:
+        for key, trace in list(self._open.items()):
+            if self._count - trace.touched > PATIENCE:
+                self._end(key, closed)
+
+    def _end(self, key: tuple[str, bool], closed: list[Closed]) -> None:
+        trace = self._open.pop(key, None)
+        if trace is not None and not _quiet(trace):
+            closed.append(_close(trace))
+
+
+def _quiet(trace: _Open) -> bool:
+    return trace.header.level in _QUIET_LEVELS
+
+
+def _add_frame(trace: _Open, text: str) -> None:
+    if found := _FRAME.match(text):
+        trace.frames.append(Frame(found[1], int(found[2]), (found[3] or "").strip()))
+        return
+    code = text.strip()
+    if trace.frames and code and not trace.frames[-1].code and code.strip("^~ "):
+        last = trace.frames[-1]
+        trace.frames[-1] = Frame(last.file, last.line, last.function, code[:200])
+
+
+def _close(trace: _Open) -> Closed:
+    message = " ".join(part for part in trace.message if part)
+    seen = ExceptionSeen(
+        kind=trace.kind,
+        message=message[:LONGEST_TEXT],
+        process=trace.header.process,
+        rank=trace.header.rank,
+        line_number=trace.line_number,
+        seconds=trace.seconds,
+        frames=tuple(trace.frames),
+        cut_off=not trace.kind,
+    )
+    return Closed(seen, tuple(trace.signatures))

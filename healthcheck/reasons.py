@@ -1,0 +1,150 @@
+"""Every reason a verdict can give: its code, what it means, what to do, and whose fault it is.
+
+Codes are stable: dashboards and tests key on them. Codes of log lines are in signatures.tsv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Whose fault a reason is."""
+
+    SERVER = "server"
+    MODEL = "model"
+    SPECULATION = "speculation"
+    CONFIGURATION = "configuration"
+    UNKNOWN = "unknown"  # we could not tell
+    STATE = "state"  # nobody's: the ordinary course of things
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One row of the table."""
+
+    code: str
+    kind: Kind
+    meaning: str
+    remedy: str
+
+
+_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
+    # --- the server's process and port
+    ("server.refused", Kind.SERVER, "nothing listens on the server's port",
+     "see whether the process runs; vLLM leaves with exit code 0 when its engine dies, so restart "
+     "it always, and look for the cause in its log (python -m healthcheck explain)"),
+    ("server.reset", Kind.SERVER, "the server closes connections without an answer",
+     "the process behind the port is gone or going: look at its log"),
+    ("server.engine_dead", Kind.SERVER, "/health answers 503: vLLM's engine is dead",
+     "restart the server; the cause is earlier in its log (python -m healthcheck explain)"),
+    ("server.timeout", Kind.UNKNOWN, "the server did not answer in time",
+     "wait; if it lasts, look at CPU load of the API process and at the network"),
+    ("server.unknown", Kind.UNKNOWN, "the server's answer could not be read",
+     "see the detail; check the target URL and what stands in between"),
+    ("server.unexpected_status", Kind.UNKNOWN, "/health answers neither 200 nor 503",
+     "check that the target URL is a vLLM server and not a proxy's error page"),
+    ("server.error", Kind.SERVER, "the server answers a generation with an error of its own",
+     "look at the server's log; a dying engine answers 500 before the port closes"),
+    ("server.slow", Kind.UNKNOWN, "the server is alive but answers late",
+     "the API process is short of CPU or its event loop is blocked"),
+    ("server.redirect", Kind.CONFIGURATION, "the server answers with a redirect",
+     "give the final address as target: redirects are not followed"),
+    ("server.overloaded", Kind.UNKNOWN, "the server refuses work for now (429 or 503)",
+     "wait, or send less"),
+    ("start.waiting", Kind.STATE, "the server is not up yet",
+     "wait: loading takes from a minute to two hours by storage and caches"),
+    ("start.over_budget", Kind.SERVER, "the server is still not up after the start budget",
+     "look at the server's log (python -m healthcheck explain); raise start_budget_s only if it "
+     "is still loading"),
+    # --- what was configured
+    ("config.unauthorized", Kind.CONFIGURATION, "the server refuses the API key (401 or 403)",
+     "give the server's key with --api-key-file"),
+    ("config.wrong_model", Kind.CONFIGURATION, "the server does not serve the expected model",
+     "compare --model with the ids of /v1/models"),
+    ("probe.rejected", Kind.CONFIGURATION, "the server refuses the probe's request as invalid",
+     "see the detail; a shorter max-model-len needs smaller gate_tokens"),
+    # --- progress
+    ("gate.running", Kind.STATE, "the start gate is not through yet", "wait"),
+    ("gate.failed", Kind.MODEL, "the start gate failed", "see the findings beside this reason"),
+    ("gate.no_progress", Kind.SERVER, "the start gate's generation makes no step",
+     "look at the server's log; a first compile can take minutes"),
+    ("progress.none", Kind.SERVER, "work is outstanding and the engine makes no step",
+     "if it lasts: take a stack dump (py-spy) of EngineCore, then restart"),
+    ("progress.stalled", Kind.SERVER, "no step for longer than the slowest legal step",
+     "restart the server; keep its log and a stack dump"),
+    ("evidence.stale", Kind.UNKNOWN, "nothing has proved the server healthy for too long",
+     "see why generations do not answer"),
+    ("recovery.pending", Kind.STATE, "the cause is gone; a passed generation is awaited", "wait"),
+    ("generation.timeout", Kind.UNKNOWN, "a generation did not answer in time",
+     "wait; if it lasts the progress budget decides"),
+    ("generation.failed", Kind.UNKNOWN, "a generation got no readable answer", "see the detail"),
+    # --- what the model wrote
+    ("numerics.nan", Kind.MODEL, "the model computes NaN (the server cannot write it as JSON)",
+     "do not serve it: check weights, quantization and kernels"),
+    ("numerics.not_finite", Kind.MODEL, "a logprob is not finite, or a sampled token had none",
+     "do not serve it: check weights, quantization and kernels"),
+    ("numerics.constant", Kind.MODEL, "every token has the same logprob: the head is dead",
+     "do not serve it: check the weights of lm_head"),
+    ("text.empty", Kind.MODEL, "tokens are counted but there is no text",
+     "NaN logits decode to nothing: check weights and kernels"),
+    ("text.missing_tokens", Kind.MODEL, "fewer tokens came than were asked for with ignore_eos",
+     "check the server's generation settings"),
+    ("text.one_token", Kind.MODEL, "one token is repeated over and over",
+     "do not serve it: check weights and kernels"),
+    ("text.loop", Kind.MODEL, "a short run of tokens is repeated over and over",
+     "do not serve it: check weights, kernels and KV cache"),
+    ("sampling.greedy", Kind.MODEL, "temperature 1 gives plain argmax: sampling is not on",
+     "check the runner: vLLM's V1 CPU runner and a greedy draft do this"),
+    ("sampling.seed_ignored", Kind.MODEL, "two seeds give the same text",
+     "check that temperature and seed reach the sampler"),
+    ("answer.malformed", Kind.UNKNOWN, "the answer is not a completion", "see the detail"),
+    # --- speculation
+    ("speculation.absent", Kind.SPECULATION, "the server exports no counters of speculation",
+     "it serves without a draft: give --speculative-config (python -m deploy plan)"),
+    ("speculation.not_drafting", Kind.SPECULATION, "tokens are made and the draft counter stays",
+     "the draft is loaded and not used: check the speculative config and the runner"),
+    ("acceptance.low", Kind.SPECULATION, "too few drafts are accepted at the first position",
+     "the draft does not fit the target, or is broken: compare with the reference figures"),
+    ("acceptance.collapsed", Kind.SPECULATION, "drafts are accepted at the first position only",
+     "the draft's later positions are broken: its KV or Markov head"),
+    ("acceptance.insufficient", Kind.UNKNOWN, "too few drafts to judge acceptance",
+     "send more requests"),
+    ("acceptance.high", Kind.SPECULATION, "nearly every draft is accepted",
+     "degenerate output is easy to predict: read some of it"),
+    # --- the service's own sight
+    ("metrics.unavailable", Kind.UNKNOWN, "/metrics cannot be read",
+     "progress cannot be seen: check the path and --disable-log-stats"),
+    ("metrics.no_engine", Kind.UNKNOWN, "/metrics shows no engine",
+     "progress cannot be seen: drop --disable-log-stats"),
+    ("engine.new", Kind.STATE, "a new engine answers: the start gate runs again", "wait"),
+    ("operator.drain", Kind.STATE, "draining on request", "start the service again to serve"),
+    ("service.loop_stopped", Kind.UNKNOWN, "the health service's own loop does not turn",
+     "restart the health service"),
+    ("service.unreachable", Kind.UNKNOWN, "the health service does not answer",
+     "see whether it runs and on which port"),
+)  # fmt: skip
+
+REASONS: Mapping[str, Reason] = {row[0]: Reason(*row) for row in _ROWS}
+
+
+@dataclass(frozen=True)
+class Note:
+    """A reason as it applies now: its code and one line of detail."""
+
+    code: str
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.code not in REASONS:
+            raise KeyError(self.code)
+
+    @property
+    def reason(self) -> Reason:
+        """The table's row."""
+        return REASONS[self.code]
+
+    def __str__(self) -> str:
+        return f"{self.code} ({self.detail})" if self.detail else self.code

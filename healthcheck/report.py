@@ -1,0 +1,296 @@
+"""What the service shows: the report as JSON, the state as metrics and as a page for people.
+
+Pure functions of a snapshot; ages are in seconds.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from healthcheck.exposition import Speculation
+from healthcheck.judge import Finding, Outcome
+from healthcheck.loop import Snapshot
+from healthcheck.reasons import Note
+from healthcheck.settings import Settings
+from healthcheck.verdict import EngineMemory, State
+
+SCHEMA = 1
+_STATUS = {State.READY: "pass", State.DEGRADED: "warn"}
+
+
+def as_json(snapshot: Snapshot, settings: Settings, now: float) -> dict[str, Any]:
+    """The report, in the layout of application/health+json with our own fields beside."""
+    memory, said = snapshot.memory, snapshot.verdict
+    return {
+        "status": _STATUS.get(said.state, "fail"),
+        "serviceId": "dspark-health",
+        "description": "verdict on a vLLM server that speculates with DSpark",
+        "output": said.line,
+        "schema": SCHEMA,
+        "state": said.state.value,
+        "in_state_s": now - memory.since,
+        "ready": said.surfaces.ready,
+        "reasons": [note_as_json(n) for n in said.notes],
+        "cause": asdict(snapshot.cause) if snapshot.cause else None,
+        "evidence_age_s": memory.evidence_age_s(now),
+        "last_turn_age_s": now - snapshot.at,
+        "turns": snapshot.turns,
+        "model": memory.model,
+        "max_model_len": memory.max_model_len,
+        "gate": {
+            "passed": memory.gate.passed,
+            "step": memory.gate.step.value if memory.gate.step else None,
+            "round": memory.gate.round,
+            "failures": memory.gate.failures,
+            "findings": {
+                step.value: [finding_as_json(f) for f in findings]
+                for step, findings in memory.gate.findings.items()
+            },
+        },
+        "last_generation": _generation(snapshot, now),
+        "generations": dict(snapshot.generations),
+        "engines": {name: _engine(e, now) for name, e in memory.engines.items()},
+        "checks": {
+            f"{name}:response": [
+                {
+                    "status": "pass" if probe.success else "fail",
+                    "observedValue": probe.duration_s,
+                    "observedUnit": "s",
+                    "age_s": now - probe.at,
+                }
+            ]
+            for name, probe in snapshot.probes.items()
+        },
+        "timeline": [
+            {"age_s": now - t.at, "state": t.state.value, "reason": t.code} for t in memory.timeline
+        ],
+        "configuration": settings.shown(),
+    }
+
+
+def note_as_json(note: Note) -> dict[str, str]:
+    """A reason with all its words."""
+    reason = note.reason
+    return {
+        "code": note.code,
+        "kind": reason.kind.value,
+        "meaning": reason.meaning,
+        "remedy": reason.remedy,
+        "detail": note.detail,
+    }
+
+
+def finding_as_json(finding: Finding) -> dict[str, object]:
+    """One check's result with its evidence."""
+    return {
+        "check": finding.check,
+        "outcome": finding.outcome.value,
+        "code": finding.code,
+        "evidence": {k: _finite(v) for k, v in finding.evidence.items()},
+    }
+
+
+def _finite(value: object) -> object:
+    """JSON has no NaN: such a number is named instead."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _generation(snapshot: Snapshot, now: float) -> dict[str, object] | None:
+    last = snapshot.memory.last_generation
+    if last is None:
+        return None
+    return {
+        "step": last.step.value,
+        "outcome": last.outcome.value,
+        "age_s": now - last.ended_at,
+        "duration_s": last.ended_at - last.started_at,
+        "findings": [finding_as_json(f) for f in last.findings],
+    }
+
+
+def _engine(engine: EngineMemory, now: float) -> dict[str, object]:
+    sample = engine.sample
+    return {
+        "running": sample.running,
+        "waiting": sample.waiting,
+        "cache_usage": sample.cache_usage,
+        "prompt_tokens": sample.prompt_tokens,
+        "generation_tokens": sample.generation_tokens,
+        "moved_s_ago": now - engine.moved_at,
+        "stuck_s": engine.stuck_for(now),
+        "speculation": rates(sample.speculation) if sample.speculation else None,
+        "last_window": rates(engine.windows[-1]) if engine.windows else None,
+        "window_drafts": engine.window.drafts,
+    }
+
+
+def rates(counted: Speculation) -> dict[str, object]:
+    """Counters as rates: acceptance of draft tokens, by position, and tokens a step."""
+    drafts, tokens = counted.drafts, counted.draft_tokens
+    return {
+        "drafts": drafts,
+        "acceptance": counted.accepted / tokens if tokens else None,
+        "length": 1 + counted.accepted / drafts if drafts else None,
+        "by_position": [n / drafts for n in counted.accepted_at] if drafts else [],
+    }
+
+
+def metrics(snapshot: Snapshot, now: float, turns_on: bool) -> Iterator[Metric]:
+    """The state as Prometheus families; names of probes as blackbox_exporter has them."""
+    memory, said = snapshot.memory, snapshot.verdict
+    success = GaugeMetricFamily("probe_success", "Last probe answered 200", labels=["probe"])
+    took = GaugeMetricFamily("probe_duration_seconds", "Time of the last probe", labels=["probe"])
+    for name, probe in snapshot.probes.items():
+        success.add_metric([name], float(probe.success))
+        took.add_metric([name], probe.duration_s)
+    if memory.last_generation is not None:
+        last = memory.last_generation
+        success.add_metric(["generation"], float(last.outcome is Outcome.GOOD))
+        took.add_metric(["generation"], last.ended_at - last.started_at)
+    yield success
+    yield took
+    state = GaugeMetricFamily("dspark_health_state", "1 for the present state", labels=["state"])
+    for each in State:
+        state.add_metric([each.value], float(each is said.state))
+    yield state
+    reason = GaugeMetricFamily("dspark_health_reason", "1 for each present reason", labels=["code"])
+    for code in sorted({n.code for n in said.notes}):
+        reason.add_metric([code], 1.0)
+    yield reason
+    for name, text, value in (
+        ("ready", "1 if /readyz passes", float(said.surfaces.ready)),
+        ("loop_turning", "1 while the service's own loop turns", float(turns_on)),
+        ("state_age_seconds", "Time in the present state", now - memory.since),
+        ("turn_age_seconds", "Time since the last turn", now - snapshot.at),
+        ("evidence_age_seconds", "Time since proof of work", memory.evidence_age_s(now)),
+        ("stuck_seconds", "Time that work waits without a step", memory.stuck_for(snapshot.at)),
+        ("gate_failures", "Failed rounds of the gate in a row", float(memory.gate.failures)),
+    ):
+        if value is not None:
+            yield GaugeMetricFamily(f"dspark_health_{name}", text, value=value)
+    yield CounterMetricFamily("dspark_health_turns", "Turns of the loop", value=snapshot.turns)
+    made = CounterMetricFamily(
+        "dspark_health_generations", "Generations asked for", labels=["step", "outcome"]
+    )
+    for key, count in snapshot.generations.items():
+        made.add_metric(key.split("/"), count)
+    yield made
+    yield from _acceptance(memory.engines)
+
+
+def _acceptance(engines: Mapping[str, EngineMemory]) -> Iterator[Metric]:
+    by_position = GaugeMetricFamily(
+        "dspark_acceptance_ratio",
+        "Accepted per draft in the last full window of traffic",
+        labels=["engine", "position"],
+    )
+    length = GaugeMetricFamily(
+        "dspark_acceptance_length", "Tokens a step in that window", labels=["engine"]
+    )
+    for name, engine in engines.items():
+        if not engine.windows:
+            continue
+        window = engine.windows[-1]
+        for position, accepted in enumerate(window.accepted_at):
+            by_position.add_metric([name, str(position)], accepted / window.drafts)
+        length.add_metric([name], 1 + window.accepted / window.drafts)
+    yield by_position
+    yield length
+
+
+def verbose(snapshot: Snapshot, now: float) -> str:
+    """The verdict in a few lines, for `?verbose`: its first line is the whole in short."""
+    memory, said = snapshot.memory, snapshot.verdict
+    age = memory.evidence_age_s(now)
+    lines = [
+        said.line,
+        f"since {now - memory.since:.0f} s, last turn {now - snapshot.at:.1f} s ago, "
+        + ("nothing proved yet" if age is None else f"last proof {age:.0f} s ago"),
+    ]
+    lines += [f"{n.code}: {n.reason.meaning}; {n.reason.remedy}" for n in said.notes]
+    if snapshot.cause is not None:
+        # The line of the log itself is for /report: this surface is open.
+        lines.append(f"cause: {snapshot.cause.id}; {snapshot.cause.remedy}")
+    return "\n".join(lines) + "\n"
+
+
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;margin:1rem auto;max-width:60rem;padding:0 1rem}
+h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:1.5rem}
+table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .5rem;
+border-bottom:1px solid #8884;vertical-align:top;overflow-wrap:anywhere}
+.state{padding:.2rem .6rem;border-radius:.4rem;color:#fff;background:#b3261e}
+.pass{background:#1a7f37}.warn{background:#9a6700}
+:root{color-scheme:light dark}
+"""
+
+
+def page(snapshot: Snapshot, settings: Settings, now: float) -> str:
+    """The status page: one document without any other file."""
+    data = as_json(snapshot, settings, now)
+    gate = [
+        (f"{step}: {f['check']}", f["outcome"], _words(f["evidence"]))
+        for step, findings in data["gate"]["findings"].items()
+        for f in findings
+    ]
+    engines = [(f"engine {n}", _words(e)) for n, e in data["engines"].items()]
+    timeline = [(f"{t['age_s']:.0f} s ago", t["state"], t["reason"]) for t in data["timeline"]]
+    reasons = [(r["code"], r["meaning"], r["remedy"], r["detail"]) for r in data["reasons"]]
+    cause = list(data["cause"].items()) if data["cause"] else []
+    age = data["evidence_age_s"]
+    summary = [
+        ("in this state for", f"{data['in_state_s']:.0f} s"),
+        ("last proof of work", "none yet" if age is None else f"{age:.0f} s ago"),
+        ("last turn", f"{data['last_turn_age_s']:.1f} s ago"),
+        ("model", data["model"] or "not known yet"),
+    ]
+    configuration = data["configuration"]
+    budgets = configuration.pop("budgets")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="refresh" content="5"><title>{data["state"]} - dspark health</title>'
+        f"<style>{_STYLE}</style>"
+        f'<h1>dspark health <span class="state {data["status"]}">{data["state"]}</span></h1>'
+        + _table("", summary)
+        + _table("Reasons", reasons)
+        + _table("Cause, from the server's log", cause)
+        + _table("Start gate", gate)
+        + _table("Engines", engines)
+        + _table("Timeline", timeline)
+        + _table("Configuration", [*configuration.items(), *budgets.items()])
+        + "</html>"
+    )
+
+
+def _table(title: str, rows: Sequence[tuple[object, ...]]) -> str:
+    if not rows:
+        return ""
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    heading = f"<h2>{html.escape(title)}</h2>" if title else ""
+    return f"{heading}<table>{body}</table>"
+
+
+def _words(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{k} {_word(v)}" for k, v in values.items())
+
+
+def _word(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return f"({_words(value)})"
+    if isinstance(value, list):
+        return " ".join(_word(v) for v in value) or "none"
+    return str(value)

@@ -1,0 +1,208 @@
+"""The HTTP surfaces. Handlers read the stored verdict; none of them asks the server anything."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import errno
+import hmac
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from healthcheck import report
+from healthcheck.cause import Log
+from healthcheck.client import Client, Secret
+from healthcheck.loop import Loop, to_stderr
+from healthcheck.settings import Settings, SettingsError
+from healthcheck.verdict import Surfaces
+
+GRACE_S = 5  # for answers under way when the service stops
+_NO_STORE = {"Cache-Control": "no-store"}
+_CHALLENGE = {"WWW-Authenticate": 'Basic realm="dspark health", Bearer', **_NO_STORE}
+_STOPPED = "service.loop_stopped\n"
+
+
+class _FromSnapshot(Collector):
+    """Gives Prometheus the present snapshot at each scrape."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def collect(self) -> Iterator[Metric]:
+        yield from report.metrics(self._loop.snapshot, self._loop.clock(), self._loop.turns_on)
+
+
+def app(loop: Loop, settings: Settings) -> Starlette:
+    """The application over a loop, which runs elsewhere."""
+    registry = CollectorRegistry()
+    registry.register(_FromSnapshot(loop))
+
+    def probe(passes: Callable[[Surfaces], bool], needs_loop: bool) -> Callable[..., object]:
+        async def handler(request: Request) -> Response:
+            snapshot = loop.snapshot
+            # A verdict that nobody renews says nothing about now.
+            stopped = needs_loop and not loop.turns_on
+            status = 200 if passes(snapshot.verdict.surfaces) and not stopped else 503
+            if "verbose" in request.query_params:
+                text = report.verbose(snapshot, loop.clock())
+            else:
+                codes = " ".join(n.code for n in snapshot.verdict.notes)
+                text = f"{snapshot.verdict.state.value} {codes}".rstrip() + "\n"
+            return PlainTextResponse(_STOPPED + text if stopped else text, status, _NO_STORE)
+
+        return handler
+
+    async def livez(request: Request) -> Response:
+        on = loop.turns_on
+        text = "ok\n" if on else _STOPPED
+        if "verbose" in request.query_params:
+            text += f"turn {loop.snapshot.turns}, {loop.turn_age_s:.1f} s ago\n"
+        return PlainTextResponse(text, 200 if on else 503, _NO_STORE)
+
+    async def show_report(request: Request) -> Response:
+        refused = _refused(request, settings.token)
+        if refused is not None:
+            return refused
+        body = json.dumps(report.as_json(loop.snapshot, settings, loop.clock()), allow_nan=False)
+        return Response(body, headers=_NO_STORE, media_type="application/health+json")
+
+    async def show_page(request: Request) -> Response:
+        refused = _refused(request, settings.token)
+        if refused is not None:
+            return refused
+        return HTMLResponse(report.page(loop.snapshot, settings, loop.clock()), headers=_NO_STORE)
+
+    async def show_metrics(_: Request) -> Response:
+        headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}
+        return Response(generate_latest(registry), headers=headers)
+
+    async def drain(request: Request) -> Response:
+        refused = _refused(request, settings.token)
+        if refused is not None:
+            return refused
+        loop.drain()
+        return PlainTextResponse("draining\n", 202, _NO_STORE)
+
+    return Starlette(
+        routes=[
+            Route("/startupz", probe(lambda s: s.startup, needs_loop=True)),
+            Route("/readyz", probe(lambda s: s.ready, needs_loop=True)),
+            Route("/livez", livez),
+            Route("/livez/engine", probe(lambda s: s.engine_live, needs_loop=False)),
+            Route("/report", show_report),
+            Route("/metrics", show_metrics),
+            Route("/drain", drain, methods=["POST"]),
+            Route("/", show_page),
+        ]
+    )
+
+
+def _refused(request: Request, token: Secret | None) -> Response | None:
+    """The refusal of a request without the token, None if it may pass."""
+    if token is None:
+        return None
+    given = _credentials(request.headers.get("authorization", ""))
+    if given and hmac.compare_digest(given.encode(), token.reveal().encode()):
+        return None
+    return PlainTextResponse("a token is needed\n", 401, _CHALLENGE)
+
+
+def _credentials(header: str) -> str:
+    """The token of a Bearer header, or the password of a Basic one, which browsers can send."""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            decoded = base64.b64decode(value.strip(), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+        return decoded.partition(":")[2]
+    return ""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: a drain comes first here."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises SettingsError in one line if the port cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(128)
+    except (OSError, OverflowError) as e:
+        sock.close()
+        if isinstance(e, OSError) and e.errno == errno.EADDRINUSE:
+            fix = "the port is in use: stop what holds it or give another --port"
+            raise SettingsError(f"--port: got {port}; {fix}") from e
+        reason = e.strerror if isinstance(e, OSError) else str(e)
+        fix = f"cannot listen there ({reason}): give another --host or --port"
+        raise SettingsError(f"--host, --port: got {host}, {port}; {fix}") from e
+    return sock
+
+
+def serve(settings: Settings, sock: socket.socket) -> None:
+    """Run loop and server until SIGTERM (unready, drain, stop) or SIGINT (stop)."""
+    client = Client(
+        settings.target,
+        connect_timeout_s=settings.policy.health.connect_timeout_s,
+        key=settings.api_key,
+    )
+    log = Log(settings.log) if settings.log else None
+    loop = Loop(client, settings.policy, log=log)
+    config = uvicorn.Config(
+        app(loop, settings),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT or loop.draining:
+            stop()
+            return
+        loop.drain()
+        to_stderr(f"health: draining for {settings.drain_s:g} s, then stopping")
+        timer = threading.Timer(settings.drain_s, stop)
+        timer.daemon = True
+        timer.start()
+
+    before = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        loop.start()
+        address, port = sock.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        to_stderr(f"health: http://{shown}:{port} watches {settings.target}")
+        server.run(sockets=[sock])
+    finally:
+        loop.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)

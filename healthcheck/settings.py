@@ -1,0 +1,133 @@
+"""What the health service runs with: the command line laid over the recipe's profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from deploy import recipe
+from deploy.recipe import RecipeError
+from healthcheck.client import Secret
+from healthcheck.verdict import Policy
+
+# A readiness probe every 5 s has seen the drain by then, and the endpoint is out of rotation.
+DRAIN_S = 6.0
+SECRET_LIMIT_BYTES = 4096
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used; the message is one line: the setting, the value seen, the fix."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything effective. Secrets print as stars; `log` is the server's log, for causes."""
+
+    profile: str
+    target: str
+    policy: Policy
+    host: str
+    port: int
+    api_key: Secret | None = None
+    token: Secret | None = None
+    log: Path | None = None
+    drain_s: float = DRAIN_S
+
+    def shown(self) -> Mapping[str, object]:
+        """For reports: every value but the secrets, of which only that they are set."""
+        return {
+            "profile": self.profile,
+            "target": self.target,
+            "model": self.policy.model,
+            "speculates": self.policy.speculates,
+            "host": self.host,
+            "port": self.port,
+            "api_key": self.api_key is not None,
+            "token": self.token is not None,
+            "log": self.log.name if self.log else None,
+            "drain_s": self.drain_s,
+            "budgets": asdict(self.policy.health),
+        }
+
+
+def make(
+    profile: str | None,
+    *,
+    target: str | None = None,
+    model: str | None = None,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    api_key_file: Path | None = None,
+    token_file: Path | None = None,
+    log: Path | None = None,
+    drain_s: float = DRAIN_S,
+    recipe_file: Path | None = None,
+    speculation: str = "on",
+) -> Settings:
+    """The settings; `speculation` is the switch DSPARK_SPECULATION, as the entrypoint reads it.
+
+    Raises SettingsError for what the recipe or a value forbids."""
+    try:
+        loaded = recipe.load(recipe_file)
+        if profile is None:
+            names = ", ".join(loaded.profiles)
+            raise SettingsError(f"--profile: got none; it is one of {names}")
+        chosen = loaded.profile(profile)
+    except RecipeError as e:
+        raise SettingsError(str(e)) from e
+    port = chosen.ports.health if port is None else port
+    if not 0 <= port <= 65535:
+        raise SettingsError(f"--port: got {port}; give a port from 1 to 65535")
+    if drain_s < 0:
+        raise SettingsError(f"--drain: got {drain_s}; give seconds, 0 or more")
+    if speculation not in ("on", "off"):
+        raise SettingsError(f"DSPARK_SPECULATION: got {speculation!r}; give on or off")
+    speculates = chosen.speculative is not None and speculation == "on"
+    policy = Policy(chosen.health, model or chosen.served_model_name, speculates)
+    return Settings(
+        chosen.name,
+        url("--target", target or f"http://127.0.0.1:{chosen.ports.serve}"),
+        policy,
+        host,
+        port,
+        _secret("--api-key-file", api_key_file),
+        _secret("--token-file", token_file),
+        log,
+        drain_s,
+    )
+
+
+def url(setting: str, value: str) -> str:
+    """An http address without a trailing slash. Raises SettingsError."""
+    fix = "give an address such as http://127.0.0.1:8000"
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise SettingsError(f"{setting}: got {value!r}; {fix}")
+    if parts.username or parts.password:
+        raise SettingsError(f"{setting}: holds a user name; secrets go into --api-key-file")
+    if parts.query or parts.fragment:
+        raise SettingsError(f"{setting}: got {value!r}; leave the query out")
+    return value.rstrip("/")
+
+
+def _secret(setting: str, path: Path | None) -> Secret | None:
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            raw = file.read(SECRET_LIMIT_BYTES + 1)
+    except OSError as e:
+        raise SettingsError(f"{setting}: {path} cannot be read ({e.strerror}); mend it") from e
+    try:
+        value = raw.decode("ascii").strip()
+    except UnicodeDecodeError:
+        value = ""
+    if not value or len(raw) > SECRET_LIMIT_BYTES or not value.isprintable() or " " in value:
+        raise SettingsError(f"{setting}: {path} holds no secret; write one line of ASCII into it")
+    return Secret(value)

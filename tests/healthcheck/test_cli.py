@@ -1,0 +1,148 @@
+"""`python -m healthcheck` as its users run it: processes, exit codes, one-line messages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import requests
+
+from healthcheck import service
+from healthcheck.__main__ import main
+from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
+
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "healthcheck", *arguments]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+
+
+@contextlib.contextmanager
+def serving(target: ScriptedServer, port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+    options = ["--profile", "rehearsal", "--target", target.url, "--model", MODEL]
+    process = subprocess.Popen(
+        command("serve", *options, "--port", str(port), *more),
+        cwd=REPOSITORY,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "DSPARK_PROFILE"},
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def free_port() -> int:
+    with service.listen("127.0.0.1", 0) as sock:
+        return int(sock.getsockname()[1])
+
+
+def test_serve_wait_check_and_drain() -> None:
+    """wait ends with 0 when ready, check agrees, SIGTERM is unready first, then exit 0."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with scripted_server() as target, serving(target, port, "--drain", "3") as process:
+        waited = run("wait", "--timeout", "100", "--url", url)
+        assert (waited.returncode, waited.stdout) == (0, "READY\n")
+        for what in ("startup", "ready", "live"):
+            assert run("check", "--for", what, "--url", url).returncode == 0
+        process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + PATIENCE_S
+        seen = 200
+        while seen == 200 and time.monotonic() < until:
+            seen = requests.get(f"{url}/readyz", timeout=PATIENCE_S).status_code
+        assert seen == 503
+        assert process.poll() is None
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert "draining for 3 s" in errors
+        assert "Traceback" not in errors
+
+
+def test_interrupt_stops_at_once_and_quietly() -> None:
+    """Ctrl-C ends the service with 0 and no traceback, without waiting out a drain."""
+    port = free_port()
+    with scripted_server() as target, serving(target, port, "--drain", "1000") as process:
+        assert process.stderr is not None
+        assert "watches" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert "Traceback" not in errors
+
+
+def test_check_says_bad_with_its_reason() -> None:
+    """A server that refuses is exit 1 and one line that holds state and reason."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with scripted_server() as target:
+        target.down()
+        with serving(target, port):
+            waited = run("wait", "--timeout", "5", "--url", url)
+            checked = run("check", "--for", "ready", "--url", url)
+    assert waited.returncode == checked.returncode == 1
+    assert checked.stdout.startswith("LOADING start.waiting (server.refused)")
+    assert checked.stdout.count("\n") == 1
+
+
+def test_no_health_service_is_could_not_tell() -> None:
+    """Nothing on the port is exit 2, not 1."""
+    result = run("check", "--url", f"http://127.0.0.1:{free_port()}")
+    assert result.returncode == 2
+    assert result.stdout.startswith("UNKNOWN service.unreachable")
+    assert "Traceback" not in result.stderr
+
+
+def test_misuse_is_two_and_one_line() -> None:
+    """A port in use, an unknown profile and a bad address are one line each and exit 2."""
+    with scripted_server() as target:
+        taken = run(
+            *("serve", "--profile", "rehearsal", "--target", target.url),
+            *("--port", str(target.port)),
+        )
+    profile = run("serve", "--profile", "nothing")
+    address = run("check", "--url", "nowhere")
+    for result, word in ((taken, "--port"), (profile, "profile"), (address, "--url")):
+        assert result.returncode == 2
+        assert word in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+
+
+def test_the_key_file_opens_the_server(tmp_path: Path) -> None:
+    """With the server's key in a file the gate passes; the key shows nowhere in the output."""
+    port = free_port()
+    key = tmp_path / "key"
+    key.write_text("sk-of-the-test\n")
+    options = ("--api-key-file", str(key))
+    with scripted_server(key="sk-of-the-test") as target, serving(target, port, *options) as it:
+        url = f"http://127.0.0.1:{port}"
+        assert run("wait", "--timeout", "100", "--url", url).returncode == 0
+        it.send_signal(signal.SIGINT)
+        _, errors = it.communicate(timeout=PATIENCE_S)
+    assert "sk-of-the-test" not in errors
+
+
+def test_other_commands_are_loaded_when_asked_for() -> None:
+    """`explain --help` is explain's own help, not this parser's."""
+    result = run("explain", "--help")
+    assert result.returncode == 0
+    assert "explain" in result.stdout
+    assert main(["check", "--url", "x"]) == 2

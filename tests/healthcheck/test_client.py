@@ -1,0 +1,290 @@
+"""The client, against real local servers that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.client import Cancel, Client, Secret
+
+# The contract: an answer ends by its total deadline. The margin is for a loaded machine.
+DEADLINE_S = 1.0
+MARGIN_S = 10.0
+PATIENCE_S = 60.0
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nok"
+
+Handler = Callable[[socket.socket, bytes, threading.Event], None]
+
+
+class RawServer:
+    """Hands every connection's request, as bytes, to a handler that writes what it likes."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._sock = socket.create_server(("127.0.0.1", 0))
+        self.over = threading.Event()
+        self.requests: list[bytes] = []
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept)
+        self._accepting.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._sock.getsockname()[1]}"
+
+    def close(self) -> None:
+        self.over.set()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        for thread in [self._accepting, *self._threads]:
+            thread.join(PATIENCE_S)
+
+    def _accept(self) -> None:
+        while not self.over.is_set():
+            try:
+                connection, _ = self._sock.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(PATIENCE_S)
+            request = b""
+            while b"\r\n\r\n" not in request:
+                chunk = connection.recv(65536)
+                if not chunk:
+                    return
+                request += chunk
+            self.requests.append(request)
+            self._handler(connection, request, self.over)
+
+
+@contextlib.contextmanager
+def serving(handler: Handler) -> Iterator[RawServer]:
+    server = RawServer(handler)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def send(data: bytes) -> Handler:
+    return lambda connection, request, over: connection.sendall(data)
+
+
+def silent(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+    over.wait(PATIENCE_S)
+
+
+def drip(start: bytes) -> Handler:
+    def handler(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+        connection.sendall(start)
+        while not over.wait(0.05):
+            connection.sendall(b"x")
+
+    return handler
+
+
+def drip_headers(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    while not over.wait(0.05):
+        connection.sendall(b"x")
+
+
+def reset(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def flood(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+    block = b"x" * 1_000_000
+    for _ in range(100):
+        connection.sendall(block)
+
+
+def get(url: str, deadline_s: float = PATIENCE_S) -> Answer | Failure:
+    return Client(url).get("/health", deadline_s=deadline_s)
+
+
+def test_an_answer_is_returned_whole() -> None:
+    """Status, body and content type of a plain answer come back."""
+    with serving(send(OK)) as server:
+        answer = get(server.url)
+    assert isinstance(answer, Answer)
+    assert (answer.status, answer.body, answer.content_type) == (200, b"ok", "text/plain")
+
+
+def test_a_closed_port_is_refused() -> None:
+    """Nothing listening is told apart from everything else."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    answer = get(f"http://127.0.0.1:{port}")
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        (send(b""), FailureKind.RESET),
+        (reset, FailureKind.RESET),
+        (send(b'HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"half":'), FailureKind.TRUNCATED),
+        (
+            send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\nhalf"),
+            FailureKind.TRUNCATED,
+        ),
+        (flood, FailureKind.TOO_LARGE),
+        (send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), FailureKind.MALFORMED),
+    ],
+    ids=["closed", "reset", "truncated", "truncated-chunk", "flood", "not-http"],
+)
+def test_each_misbehaviour_has_its_kind(handler: Handler, kind: FailureKind) -> None:
+    """A server's misbehaviour is a Failure of the right kind, never an exception."""
+    with serving(handler) as server:
+        answer = get(server.url)
+    assert isinstance(answer, Failure)
+    assert answer.kind is kind, answer
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        silent,
+        drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"),
+        drip(b"HTTP/1.1 200 OK\r\n\r\n"),
+        drip_headers,
+    ],
+    ids=["silent", "slow-loris-body", "slow-loris-endless", "slow-loris-headers"],
+)
+def test_the_total_deadline_holds(handler: Handler) -> None:
+    """A byte now and then does not extend the deadline."""
+    with serving(handler) as server:
+        began = time.monotonic()
+        answer = get(server.url, DEADLINE_S)
+        took = time.monotonic() - began
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
+    assert DEADLINE_S / 2 < took < DEADLINE_S + MARGIN_S
+
+
+def test_the_first_byte_has_a_deadline_of_its_own() -> None:
+    """Silence ends at the first-byte deadline, long before the total one."""
+    with serving(silent) as server:
+        began = time.monotonic()
+        answer = Client(server.url).get("/", deadline_s=PATIENCE_S, first_byte_s=DEADLINE_S)
+        took = time.monotonic() - began
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
+    assert took < DEADLINE_S + MARGIN_S
+
+
+def test_a_full_accept_queue_times_out() -> None:
+    """A server that accepts nothing is a time-out, not a refusal."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                filler = stack.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(address)
+            client = Client(f"http://127.0.0.1:{address[1]}", connect_timeout_s=DEADLINE_S)
+            answer = client.get("/health", deadline_s=2 * DEADLINE_S)
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """The redirect itself is the answer; its target is not asked."""
+    with serving(send(OK)) as target:
+        location = f"Location: {target.url}/\r\n".encode()
+        with serving(
+            send(b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n" + location + b"\r\n")
+        ) as server:
+            answer = get(server.url)
+        assert isinstance(answer, Answer) and answer.status == 302
+        assert target.requests == []
+
+
+def test_a_running_generation_can_be_aborted() -> None:
+    """Aborting ends the call at once and closes the connection, which the server sees."""
+    closed = threading.Event()
+
+    def handler(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+        # the body may come after the head that `request` holds
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(4096):
+                pass
+        closed.set()
+
+    cancel = Cancel()
+    answers: list[Answer | Failure] = []
+    with serving(handler) as server:
+        client = Client(server.url)
+
+        def ask() -> None:
+            answers.append(client.post("/x", {}, deadline_s=PATIENCE_S, cancel=cancel))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until = time.monotonic() + PATIENCE_S
+        while not server.requests and time.monotonic() < until:
+            time.sleep(0.01)
+        cancel.abort()
+        asking.join(PATIENCE_S)
+        assert not asking.is_alive()
+        assert closed.wait(PATIENCE_S)
+    assert isinstance(answers[0], Failure) and answers[0].kind is FailureKind.ABORTED
+
+
+def test_an_abort_before_the_start_is_kept() -> None:
+    """A generation that is cancelled before it connects does not run."""
+    cancel = Cancel()
+    cancel.abort()
+    with serving(silent) as server:
+        answer = Client(server.url).post("/x", {}, deadline_s=PATIENCE_S, cancel=cancel)
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED
+
+
+def test_the_key_goes_to_v1_paths_only_and_shows_nowhere() -> None:
+    """The API key is sent where vLLM asks for it, and no repr holds it."""
+    key = Secret("sk-very-secret")
+    with serving(send(OK)) as server:
+        client = Client(server.url, key=key)
+        client.get("/v1/models", deadline_s=PATIENCE_S)
+        client.get("/metrics", deadline_s=PATIENCE_S)
+        first, second = server.requests
+    assert b"Authorization: Bearer sk-very-secret" in first
+    assert b"secret" not in second
+    assert "secret" not in repr(key) + str(key) + repr(vars(client))
+
+
+def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy variable must not send probes elsewhere."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with serving(send(OK)) as server:
+        assert isinstance(get(server.url), Answer)
+
+
+def test_a_name_without_an_address_is_unresolved() -> None:
+    """A host that does not exist says nothing about the server."""
+    answer = get("http://name.invalid:1")
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.UNRESOLVED
+
+
+def test_a_compressed_bomb_stays_compressed() -> None:
+    """A body is never decompressed, whatever its headers say."""
+    body = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\x00"
+    with serving(send(body)) as server:
+        answer = get(server.url)
+    assert isinstance(answer, Answer) and answer.body == b"\x1f\x8b\x08\x00"

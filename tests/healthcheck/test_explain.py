@@ -1,0 +1,823 @@
+"""What an explanation makes of real logs, of made-up ones, and of junk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from healthcheck import explain
+from healthcheck.explain import Explainer, Explanation, Finding, Verdict, explain_stream, follow
+from healthcheck.signatures import Severity, load
+from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(__file__).with_name("data")
+SIGNATURES = {signature.id: signature for signature in load()}
+CAUSES = [
+    name
+    for name, signature in SIGNATURES.items()
+    if signature.severity in (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
+]
+WRAPPERS = [name for name, one in SIGNATURES.items() if one.severity is Severity.WRAPPER]
+
+START = "(APIServer pid=1) INFO 11-29 13:00:00 [api_utils.py:273] non-default args: {'port': 8000}"
+READY = "(APIServer pid=1) INFO:     Application startup complete."
+WRAPPER = SAMPLES["engine.core_init_failed"]
+LOGGED = "ERROR 11-29 13:00:10 [multiproc_executor.py:912] "
+
+
+def _by_line(lines: Iterable[str]) -> Explanation:
+    explainer = Explainer()
+    for line in lines:
+        explainer.feed(line)
+    return explainer.result()
+
+
+def _by_block(lines: Iterable[str]) -> Explanation:
+    return explain_stream(io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
+
+
+def _cause(explanation: Explanation) -> Finding:
+    assert explanation.cause is not None, explanation.headline
+    return explanation.cause
+
+
+def _trace(prefix: str, error: str, *, function: str = "load_model") -> list[str]:
+    body = [
+        "Traceback (most recent call last):",
+        '  File "vllm/v1/worker/gpu_worker.py", line 442, in outer',
+        "    self.model_runner.load_model()",
+        f'  File "vllm/v1/worker/gpu/model_runner.py", line 322, in {function}',
+        "    self.speculator.load_model(self.model)",
+        "    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        error,
+    ]
+    return [prefix + line for line in body]
+
+
+# --- the real logs
+
+
+def test_the_missing_attribute_is_named_and_not_its_wrapper() -> None:
+    """On the real log of an unpatched start the cause is the attribute, from the worker."""
+    with (DATA / "log-missing-d2t.log").open("rb") as stream:
+        found = explain_stream(stream)
+    cause = _cause(found)
+    assert found.verdict is Verdict.FAILED
+    assert (cause.id, cause.process, cause.line_number) == (
+        "dspark.missing_d2t_attr",
+        "Worker pid=17373",
+        74,
+    )
+    assert cause.frames[-2].function == "load_draft_model"
+    assert cause.frames[-2].code.startswith("if self.draft_logits is not None")
+    assert [one.id for one in found.wrappers] == [
+        "worker.start_failed",
+        "engine.core_start_failed",
+        "worker.init_failed",
+        "engine.core_init_failed",
+    ]
+    assert found.exceptions == ()
+    assert [stage.name for stage in found.timeline] == ["listen", "config", "weights", "draft"]
+
+
+@pytest.mark.parametrize("name", ["log-healthy.log", "log-nan-weights.log", "log-sigstop.log"])
+def test_a_start_that_came_through_is_started(name: str) -> None:
+    """Real starts that came through are so named, with each stage and its seconds."""
+    with (DATA / name).open("rb") as stream:
+        found = explain_stream(stream)
+    assert (found.verdict, found.cause, found.stopped) == (Verdict.STARTED, None, True)
+    stages = {stage.name: stage for stage in found.timeline}
+    assert list(stages) == ["listen", "config", "weights", "draft", "compile", "ready"]
+    assert stages["weights"].progress_percent == 100
+    assert stages["draft"].progress_percent == 100
+    assert all(stage.finished for stage in stages.values())
+    times = [stage.started_s for stage in stages.values()]
+    assert times == sorted(times, key=lambda one: one or 0.0)
+    assert (stages["ready"].finished_s or 0.0) >= 14
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("log-*.log")))
+def test_a_log_cut_off_anywhere_is_explained(name: str) -> None:
+    """Whatever prefix of a real log is there, the answer is an explanation that json can write."""
+    lines = (DATA / name).read_text().splitlines()
+    explainer = Explainer()
+    for line in lines:
+        explainer.feed(line)
+        found = explainer.result()
+        json.dumps(found.as_dict())
+    assert found.lines == len(lines)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("log-*.log")))
+def test_blocks_say_the_same_as_lines(name: str) -> None:
+    """Passing over lines that say nothing changes nothing in the explanation of a real log."""
+    data = (DATA / name).read_bytes()
+    explainer = Explainer()
+    for line in data.decode().removesuffix("\n").split("\n"):
+        explainer.feed(line)
+    assert explain_stream(io.BytesIO(data)) == explainer.result()
+
+
+# --- each signature
+
+WRAPS = {
+    "bare": "{}",
+    "worker": "(Worker_TP3 pid=123) {}",
+    "logged": f"(Worker_TP3_EP3 pid=123) {LOGGED}{{}}",
+    "engine": f"(EngineCore_DP0 pid=9) {LOGGED}{{}}",
+    "compose": f"server-1  | (Worker_TP3 pid=123) {LOGGED}{{}}",
+    "kubernetes": "2026-08-31T17:43:36.650052872Z stderr F (Worker_TP4 pid=955) {}",
+    "compose with times": "vllm  | 2026-08-31T17:43:36.650052872Z (Worker_TP4 pid=955) {}",
+    "kubectl": "[pod/vllm-0/server] 2026-08-31T17:43:36Z (Worker_TP4 pid=955) {}",
+    "colours": "\x1b[36m(Worker_TP3 pid=123)\x1b[0m \x1b[31mERROR\x1b[0m \x1b[90m11-29 13:00:10\x1b[0m \x1b[90m[a.py:1]\x1b[0m {}",
+    "carriage return": "{}\r",
+    "after a bar": "Capturing CUDA graphs: 88%|####| 45/51 [00:05<00:00,  9.32it/s](Worker_TP0 pid=98) {}",
+    "bar drawn over": "(Worker_TP0 pid=98) Loading: 1%\rLoading: 2%\r{}",
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_signature_is_seen_through_each_prefix(name: str, wrap: str) -> None:
+    """A known line is known behind every prefix, before and after a wrapper, by line and by block."""
+    line = WRAPS[wrap].format(SAMPLES[name])
+    for lines in ([START, line, WRAPPER], [START, WRAPPER, line]):
+        for found in (_by_line(lines), _by_block(lines)):
+            everything = {
+                one.id for one in (*found.findings, *found.wrappers, *found.warnings, *found.waits)
+            }
+            benign = SIGNATURES[name].severity is Severity.BENIGN
+            assert (name in everything) != benign
+            if name in CAUSES:
+                assert _cause(found).id == name
+            else:
+                assert found.verdict is Verdict.CAUSE_NOT_IN_LOG
+
+
+@pytest.mark.parametrize(("name", "values"), VALUES_IN_REMEDY.items())
+def test_values_of_the_line_go_into_the_remedy(name: str, values: tuple[str, ...]) -> None:
+    """K, sizes, paths, arch and the like are told back in what to do."""
+    found = _by_line([START, SAMPLES[name]])
+    (finding,) = (*found.findings, *found.wrappers, *found.warnings, *found.waits)
+    assert all(value in finding.remedy for value in values), finding.remedy
+
+
+def test_a_value_that_the_line_does_not_give_is_said_to_be_missing() -> None:
+    """A remedy never shows an empty place."""
+    cause = _cause(_by_line(["RuntimeError: HIP error: invalid device function"]))
+    assert "arch named: not said" in cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("wrap", "process", "rank"),
+    [
+        ("bare", "", ""),
+        ("logged", "Worker_TP3_EP3 pid=123", "TP3_EP3"),
+        ("engine", "EngineCore_DP0 pid=9", "DP0"),
+        ("compose", "Worker_TP3 pid=123", "TP3"),
+        ("kubernetes", "Worker_TP4 pid=955", "TP4"),
+        ("colours", "Worker_TP3 pid=123", "TP3"),
+        ("after a bar", "Worker_TP0 pid=98", "TP0"),
+        ("bar drawn over", "Worker_TP0 pid=98", "TP0"),
+    ],
+)
+def test_process_and_rank_of_the_cause_are_named(wrap: str, process: str, rank: str) -> None:
+    """The cause says which process of which rank wrote it."""
+    cause = _cause(_by_block([START, WRAPS[wrap].format(SAMPLES["rocm.no_gpu"])]))
+    assert (cause.process, cause.rank) == (process, rank)
+
+
+def test_a_docker_json_file_is_read() -> None:
+    """The json-file driver's objects are taken apart, with their times."""
+    lines = [
+        json.dumps({"log": f"{line}\n", "stream": "stderr", "time": f"2026-11-29T13:00:{at:02}.5Z"})
+        for at, line in [(0, START), (7, f"(Worker_TP1 pid=3) {SAMPLES['mem.kv_none']}")]
+    ]
+    cause = _cause(_by_block(lines))
+    assert (cause.id, cause.rank, cause.seconds) == ("mem.kv_none", "TP1", 7.0)
+
+
+# --- order and interleaving
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapper_alone_is_not_taken_for_a_cause(wrapper: str) -> None:
+    """With consequences only, the answer is that the cause is not in this log."""
+    prefix, line = f"(EngineCore pid=2) {LOGGED}", SAMPLES[wrapper]
+    raised = re.match(r"\w+: ", line)
+    found = _by_block([START, *(_trace(prefix, line) if raised else [prefix + line])])
+    assert (found.verdict, found.cause) == (Verdict.CAUSE_NOT_IN_LOG, None)
+    assert "cause not in this log" in found.headline
+    assert wrapper in found.headline
+
+
+def test_an_exit_code_is_told_where_it_is_all_there_is() -> None:
+    """A worker that was killed leaves only its exit code, which is explained."""
+    found = _by_line([START, f"(EngineCore pid=2) {LOGGED}{SAMPLES['worker.died']}"])
+    assert "-9 is the kernel's out-of-memory killer" in found.wrappers[0].remedy
+
+
+def test_traces_of_ranks_that_interleave_are_put_together() -> None:
+    """Each rank's frames stay its own however the lines of eight ranks are mixed."""
+    source = random.Random(7)
+    traces = [
+        _trace(
+            f"(Worker_TP{rank} pid={rank}) {LOGGED}", f"SomeError: rank {rank}", function=f"f{rank}"
+        )
+        for rank in range(8)
+    ]
+    mixed: list[str] = []
+    while any(traces):
+        mixed.append(source.choice([trace for trace in traces if trace]).pop(0))
+    found = _by_block([START, *mixed, WRAPPER])
+    assert {one.frames[-1].function: one.message for one in found.exceptions} == {
+        f"f{rank}": f"rank {rank}" for rank in range(8)
+    }
+    assert _cause(found).id == explain.UNCLASSIFIED
+
+
+def test_the_first_real_exception_is_given_with_its_last_frames() -> None:
+    """What no signature knows is the first exception that is no wrapper, with rank and frames."""
+    lines = [
+        START,
+        *_trace(f"(EngineCore pid=2) {LOGGED}", SAMPLES["worker.init_failed"]),
+        *_trace(f"(Worker_TP5 pid=8) {LOGGED}", "foo.bar.OddError: no such thing: 7"),
+        *_trace(f"(Worker_TP6 pid=9) {LOGGED}", "foo.bar.OtherError: later"),
+        *_trace("(APIServer pid=1) ", WRAPPER),
+    ]
+    found = _by_block(lines)
+    cause = _cause(found)
+    assert (cause.id, cause.rank) == ("unclassified", "TP5")
+    assert cause.evidence[0].text == "foo.bar.OddError: no such thing: 7"
+    assert cause.frames[-1].code == "self.speculator.load_model(self.model)"
+    assert [one.kind for one in found.exceptions] == ["foo.bar.OddError", "foo.bar.OtherError"]
+
+
+def test_a_known_cause_goes_before_an_unknown_exception() -> None:
+    """A signature says more than an exception, wherever the two stand."""
+    lines = [
+        START,
+        *_trace("(Worker_TP0 pid=5) ", "OddError: x"),
+        *_trace("(Worker_TP1 pid=6) ", SAMPLES["mem.hip_oom"]),
+    ]
+    found = _by_line(lines)
+    assert _cause(found).id == "mem.hip_oom"
+    assert _cause(found).frames[-1].function == "load_model"
+    assert [one.kind for one in found.exceptions] == ["OddError"]
+
+
+def test_an_exception_of_several_lines_is_one() -> None:
+    """A signature in the second line of a validation error classifies that error."""
+    lines = [
+        START,
+        *_trace("(APIServer pid=1) ", "pydantic_core.ValidationError: 1 validation error for X"),
+        "(APIServer pid=1)   Value error, " + SAMPLES["dspark.k_below_block"],
+        "(APIServer pid=1)     For further information visit a page",
+    ]
+    found = _by_block(lines)
+    assert (_cause(found).id, found.exceptions) == ("dspark.k_below_block", ())
+    unknown = _by_line([*lines[:-2], "(APIServer pid=1)   Value error, odd flag", START])
+    assert unknown.earlier_attempts[0].cause == "unclassified"
+
+
+def test_source_code_quoted_in_a_frame_is_no_evidence() -> None:
+    """A frame may quote the very line that raises another error; only what was raised counts."""
+    lines = _trace("(Worker_TP0 pid=5) ", "OddError: x")
+    lines[4] = '(Worker_TP0 pid=5)     raise RuntimeError("No HIP GPUs are available")'
+    assert _cause(_by_block([START, *lines, WRAPPER])).id == "unclassified"
+
+
+def test_a_log_that_ends_within_a_trace_says_so() -> None:
+    """Without the exception's name there is still the place, and it is said to be cut off."""
+    found = _by_block([START, *_trace("(Worker_TP0 pid=5) ", "OddError: x")[:-1]])
+    assert "cut off" in _cause(found).evidence[0].text
+    assert _cause(found).frames[-1].function == "load_model"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Fatal Python error: Segmentation fault",
+        "terminate called after throwing an instance of 'c10::Error'",
+    ],
+)
+def test_a_native_crash_is_an_exception_too(line: str) -> None:
+    """What dies outside Python has no traceback, and is named all the same."""
+    cause = _cause(_by_block([START, f"(Worker_TP2 pid=4) {line}", WRAPPER]))
+    assert (cause.id, cause.rank) == ("unclassified", "TP2")
+
+
+@pytest.mark.parametrize("level", ["WARNING", "INFO", "DEBUG"])
+def test_a_trace_logged_as_a_warning_is_no_cause(level: str) -> None:
+    """Whoever logs a traceback below ERROR goes on without what failed."""
+    lines = _trace(f"(Worker_TP0 pid=5) {level} 11-29 13:00:10 [a.py:1] ", "ImportError: no x")
+    found = _by_block([START, *lines, WRAPPER])
+    assert (found.verdict, found.exceptions) == (Verdict.CAUSE_NOT_IN_LOG, ())
+
+
+def test_an_ignored_exception_is_no_cause() -> None:
+    """Python goes on after an exception in a destructor."""
+    lines = ["Exception ignored in: <function X.__del__>", *_trace("", "OddError: x")]
+    found = _by_block([START, *["filler"] * 30, *lines, WRAPPER])
+    assert found.verdict is Verdict.CAUSE_NOT_IN_LOG
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'(APIServer pid=1) INFO:     10.0.0.1:5 - "GET /{SAMPLES["rocm.no_gpu"]} HTTP/1.1" 404',
+        f"(APIServer pid=1) INFO 11-29 13:00:10 [request_logger.py:64] Received request x: params: {SAMPLES['rocm.no_gpu']}",
+    ],
+)
+def test_clients_cannot_name_a_cause(line: str) -> None:
+    """Text that a client chose, in an access line or an echoed request, is not looked at."""
+    assert _by_block([START, READY, line]).verdict is Verdict.STARTED
+
+
+# --- ready and after
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_ready_after_a_fault_is_started_with_a_warning(name: str) -> None:
+    """A fault that the start overcame is kept as a warning."""
+    found = _by_block([START, SAMPLES[name], READY])
+    assert (found.verdict, found.cause) == (Verdict.STARTED, None)
+    assert [one.id for one in found.warnings] == [name]
+
+
+def test_serving_and_routes_are_ready_too() -> None:
+    """The two lines together stand for ready where the last one is missing."""
+    line = "(APIServer pid=1) INFO 11-29 13:00:09 [api_server.py:682] Starting vLLM server on http://127.0.0.1:8000"
+    assert _by_block([START, line]).verdict is Verdict.LOADING
+    routes = "(APIServer pid=1) INFO 11-29 13:00:09 [launcher.py:37] Available routes are:"
+    assert _by_block([START, line, routes]).verdict is Verdict.STARTED
+
+
+def test_a_fault_while_serving_is_a_failure() -> None:
+    """An engine that dies after ready is not a good start."""
+    found = _by_block([START, READY, SAMPLES["rocm.mem_fault"], SAMPLES["engine.dead"]])
+    assert _cause(found).id == "rocm.mem_fault"
+    assert "while serving" in found.headline
+
+
+def test_a_request_that_fails_is_no_failure_of_the_server() -> None:
+    """An exception in the API process is some request's, unless the engine goes with it."""
+    request = _trace("(APIServer pid=1) ", "OddError: bad request")
+    engine = _trace(f"(EngineCore pid=2) {LOGGED}", "AssertionError: broken")
+    assert _by_block([START, READY, *request]).verdict is Verdict.STARTED
+    died = _by_block([START, READY, *request * 50, *engine, SAMPLES["engine.dead"]])
+    assert _cause(died).process == "EngineCore pid=2"
+
+
+def test_dying_while_being_stopped_is_no_failure() -> None:
+    """What goes wrong after the shutdown was asked for is not explained."""
+    stop = "(APIServer pid=1) INFO 11-29 13:03:06 [launcher.py:112] [shutdown] API server: shutdown triggered"
+    lines = [START, READY, stop, SAMPLES["worker.died"], SAMPLES["probe.killed"]]
+    found = _by_block([*lines, *_trace("(Worker pid=3) ", "OddError: x")])
+    assert (found.verdict, found.stopped) == (Verdict.STARTED, True)
+
+
+def test_a_shutdown_after_the_engine_died_is_its_consequence() -> None:
+    """vLLM shuts its API down when the engine is gone, which is not being stopped."""
+    stop = "(APIServer pid=1) INFO 11-29 13:03:06 [launcher.py:112] [shutdown] API server: shutdown triggered"
+    died = (
+        f"(APIServer pid=1) WARNING 11-29 13:03:05 [core_client.py:725] {SAMPLES['engine.exited']}"
+    )
+    found = _by_block([START, READY, died, stop])
+    assert (found.verdict, found.stopped) == (Verdict.CAUSE_NOT_IN_LOG, False)
+    assert "killed from outside" in found.wrappers[0].remedy
+
+
+def test_the_last_start_of_a_log_counts() -> None:
+    """A restarting container leaves several starts in one log; earlier ones are listed."""
+    failed = [START, SAMPLES["mem.vram_busy"], WRAPPER]
+    found = _by_block([*failed, *failed, START, READY])
+    assert found.verdict is Verdict.STARTED
+    assert [(one.verdict, one.cause, one.last_line) for one in found.earlier_attempts] == [
+        (Verdict.FAILED, "mem.vram_busy", 3),
+        (Verdict.FAILED, "mem.vram_busy", 6),
+    ]
+    again = _by_block([START, READY, START, SAMPLES["mem.kv_none"]])
+    assert _cause(again).id == "mem.kv_none"
+
+
+# --- waits
+
+BATON = SAMPLES["aiter.baton_wait"]
+SHM = SAMPLES["shm.bcast_wait"]
+
+
+def _timed(*lines: tuple[float, str]) -> Explainer:
+    explainer = Explainer()
+    for at, line in lines:
+        explainer.feed(line, at)
+    return explainer
+
+
+@pytest.mark.parametrize(("later", "verdict"), [(899.0, Verdict.LOADING), (901.0, Verdict.FAILED)])
+def test_a_wait_is_fatal_only_after_its_budget(later: float, verdict: Verdict) -> None:
+    """A lock is waited for in every first start; only beyond its budget is it a cause."""
+    explainer = _timed((100.0, START), (110.0, f"(Worker_TP2 pid=4) {BATON}"))
+    explainer.feed(f"(Worker_TP3 pid=5) {BATON}", 110.0 + later)
+    found = explainer.result()
+    assert found.verdict is verdict
+    if found.cause:
+        assert (found.cause.id, found.cause.rank, found.cause.state) == (
+            "aiter.baton_wait",
+            "TP2",
+            "overdue",
+        )
+        assert "/cache/aiter/build/lock_module_moe_sorting" in found.cause.remedy
+
+
+def test_silence_makes_a_wait_older() -> None:
+    """A hung start writes nothing, so whoever follows the log tells how long it was silent."""
+    explainer = _timed((0.0, START), (1.0, f"(Worker_TP2 pid=4) {BATON}"))
+    explainer.silence(800.0)
+    assert explainer.result().verdict is Verdict.LOADING
+    explainer.silence(1_000.0)
+    assert explainer.result().verdict is Verdict.FAILED
+
+
+def test_a_process_that_goes_on_waits_no_longer() -> None:
+    """Its own next line ends a wait, however late that line comes."""
+    explainer = _timed(
+        (0.0, START),
+        (1.0, f"(Worker_TP2 pid=4) {BATON}"),
+        (5_000.0, "(Worker_TP2 pid=4) import done"),
+    )
+    found = explainer.result()
+    assert (found.verdict, found.waits[0].state) == (Verdict.LOADING, "ended")
+
+
+def test_progress_of_a_worker_makes_a_wait_young_again() -> None:
+    """As long as workers come further, the engine may wait for them."""
+    lines: list[tuple[float, str]] = [(0.0, START)]
+    for at in range(60, 6_000, 60):
+        lines.append((at, f"(EngineCore pid=2) {SHM}"))
+        lines.append((at + 1, f"(Worker_TP0 pid=3) Capturing CUDA graphs: {at // 60}%|"))
+    assert _timed(*lines).result().verdict is Verdict.LOADING
+
+
+def test_probes_and_idle_counters_are_no_progress() -> None:
+    """A hung server goes on answering probes and counting nothing."""
+    idle = "(APIServer pid=1) INFO 11-29 13:03:01 [loggers.py:310] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s"
+    access = '(APIServer pid=1) INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK'
+    lines: list[tuple[float, str]] = [(0.0, START), (1.0, READY)]
+    for at in range(60, 2_000, 60):
+        lines += [(at, f"(EngineCore pid=2) {SHM}"), (at, idle), (at, access)]
+    assert _cause(_timed(*lines).result()).id == "shm.bcast_wait"
+    busy = idle.replace("generation throughput: 0.0", "generation throughput: 3.5")
+    mixed = [(at, busy if line is idle else line) for at, line in lines]
+    assert _timed(*mixed).result().verdict is Verdict.STARTED
+
+
+def test_a_wait_without_any_time_counts_what_it_says_itself() -> None:
+    """A log without stamps still tells that it waited for 60 seconds, 21 times."""
+    assert _by_line([START[:17], *[SHM] * 20]).verdict is Verdict.LOADING
+    assert _cause(_by_line([START[:17], *[SHM] * 21])).id == "shm.bcast_wait"
+
+
+def test_times_are_taken_from_the_log() -> None:
+    """The age of a wait comes from container stamps as well as from the logger's."""
+    stamped = [
+        "2026-12-31T23:59:00.5Z stderr F (Worker_TP2 pid=4) " + BATON,
+        "2027-01-01T00:20:00.5Z stderr F (Worker_TP3 pid=5) " + BATON,
+    ]
+    logged = [
+        f"(Worker_TP2 pid=4) INFO 12-31 23:59:00 [a.py:1] {BATON}",
+        f"(Worker_TP3 pid=5) INFO 01-01 00:20:00 [a.py:1] {BATON}",
+    ]
+    for lines in (stamped, logged):
+        for found in (_by_line(lines), _by_block(lines)):
+            assert _cause(found).waited_s == 21 * 60
+
+
+def test_a_time_out_names_the_wait_that_it_ended() -> None:
+    """That the engine was not ready in time says less than what it was waiting for."""
+    lines = [
+        (0.0, START),
+        (1.0, f"(Worker_TP2 pid=4) {BATON}"),
+        (601.0, f"(APIServer pid=1) {SAMPLES['engine.ready_timeout']}"),
+    ]
+    assert _cause(_timed(*lines).result()).id == "aiter.baton_wait"
+    assert _cause(_timed(lines[0], lines[2]).result()).id == "engine.ready_timeout"
+
+
+def test_a_fault_goes_before_the_waits_it_left() -> None:
+    """The rank that failed to build explains the ranks that wait for its lock."""
+    explainer = _timed(
+        (0.0, START),
+        (1.0, f"(Worker_TP2 pid=4) {BATON}"),
+        (9.0, f"(Worker_TP0 pid=2) {SAMPLES['aiter.jit_failed']}"),
+        (5_000.0, f"(Worker_TP3 pid=5) {BATON}"),
+    )
+    assert _cause(explainer.result()).id == "aiter.jit_failed"
+
+
+# --- the timeline
+
+
+def test_the_timeline_tells_percent_and_seconds() -> None:
+    """Weights and capture carry the percent of their bars; a stage that goes on is not finished."""
+    explainer = _timed(
+        (0.0, START),
+        (5.0, "(APIServer pid=1) INFO 11-29 13:00:05 [model.py:645] Resolved architecture: X"),
+        (
+            9.0,
+            "(EngineCore pid=2) INFO 11-29 13:00:09 [core.py:121] Initializing a V1 LLM engine (v0.27.1)",
+        ),
+        (20.0, "(Worker_TP0 pid=3) Loading safetensors checkpoint shards:   0% Completed | 0/48"),
+        (60.0, "(Worker_TP0 pid=3) Loading safetensors checkpoint shards:  50% Completed | 24/48"),
+    )
+    found = explainer.result()
+    weights = found.timeline[-1]
+    assert (weights.name, weights.started_s, weights.progress_percent, weights.finished) == (
+        "weights",
+        20.0,
+        50,
+        False,
+    )
+    assert "weights (50 %)" in found.headline
+    explainer.feed(
+        "(Worker_TP0 pid=3) INFO 11-29 13:01:00 [l.py:1] Loading weights took 80.0 seconds", 100.0
+    )
+    explainer.feed(
+        "(Worker_TP0 pid=3) INFO 11-29 13:01:00 [m.py:1] torch.compile took 30.00 s in total", 140.0
+    )
+    explainer.feed(
+        "Capturing CUDA graphs (decode, FULL):  88%|####    | 45/51 [00:05<00:00]", 150.0
+    )
+    explainer.feed(
+        "(Worker_TP0 pid=3) INFO 11-29 13:01:00 [m.py:1] Graph capturing finished in 10 secs, took 1.00 GiB",
+        160.0,
+    )
+    stages = {stage.name: stage for stage in explainer.result().timeline}
+    assert (stages["weights"].finished_s, stages["compile"].finished_s) == (100.0, 140.0)
+    assert (stages["capture"].progress_percent, stages["capture"].finished_s) == (88, 160.0)
+
+
+# --- junk, size and speed
+
+
+def _junk(source: random.Random) -> bytes:
+    parts = [
+        *(sample.encode() for sample in SAMPLES.values()),
+        *(line.encode() for line in _trace("(Worker_TP0 pid=5) ", "OddError: x")),
+        START.encode(),
+        READY.encode(),
+        b"\x00\xff\xfe" * 9,
+        b"\x1b[31m",
+        b"\r",
+        b"\n",
+        b'{"log": ',
+        b"(Worker pid=",
+        b"9" * 50,
+        source.randbytes(40),
+    ]
+    return b"".join(
+        source.choice(parts) + source.choice([b"\n", b"\n", b"", b" "]) for _ in range(120)
+    )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_mixed_junk_is_explained_the_same_by_line_and_by_block(seed: int) -> None:
+    """Known lines glued to binary junk raise nothing, and both ways to read them agree."""
+    data = _junk(random.Random(seed)) + b"\n"
+    explainer = Explainer()
+    for line in data.decode("utf-8", errors="replace").removesuffix("\n").split("\n"):
+        explainer.feed(line)
+    by_line, by_block = explainer.result(), explain_stream(io.BytesIO(data))
+    assert by_block == by_line
+    json.dumps(by_line.as_dict())
+
+
+@given(
+    st.lists(st.one_of(st.text(max_size=80), st.sampled_from([*SAMPLES.values(), START, READY])))
+)
+@settings(max_examples=150, deadline=None)
+def test_no_text_raises(lines: list[str]) -> None:
+    """Any sequence of any text is explained, and what is shown is printable."""
+    explainer = Explainer(SIGNATURES.values())
+    for line in lines:
+        explainer.feed(line)
+    found = explainer.result()
+    text = json.dumps(found.as_dict()) + explain.render(found).replace("\n", "")
+    assert text.isprintable()
+
+
+@given(st.binary(max_size=400), st.floats(allow_nan=True, allow_infinity=True))
+@settings(max_examples=100, deadline=None)
+def test_no_bytes_and_no_time_raise(data: bytes, at: float) -> None:
+    """Any bytes and any number as time are taken."""
+    explainer = Explainer(SIGNATURES.values())
+    explainer.feed_block(data)
+    explainer.feed(data.decode("latin-1"), at)
+    json.dumps(explainer.result().as_dict(), allow_nan=False)
+
+
+def _size(explainer: Explainer) -> int:
+    """What an explanation takes as text, which grows with anything that is kept."""
+    return len(json.dumps(explainer.result().as_dict()))
+
+
+def test_what_is_kept_does_not_grow() -> None:
+    """Thousands of processes, traces and waits leave an explanation of bounded size."""
+    explainer = Explainer()
+    sizes = []
+    for round_ in range(3):
+        for number in range(1_500):
+            process = f"(Worker_TP{number} pid={round_}{number}) "
+            explainer.feed(process + BATON, float(number))
+            for line in _trace(process, f"OddError: {number} of {round_}"):
+                explainer.feed(line)
+        sizes.append(_size(explainer))
+    assert sizes[2] < 1.2 * sizes[1] < 200_000
+
+
+def test_an_overlong_line_is_cut() -> None:
+    """A line of megabytes is looked at in its first 16 kB only, and the next line is itself again."""
+    long = b"x" * 20_000 + SAMPLES["rocm.no_gpu"].encode() + b"y" * 3_000_000 + b"\n"
+    found = explain_stream(io.BytesIO(long + SAMPLES["mem.kv_none"].encode()))
+    assert [one.id for one in found.findings] == ["mem.kv_none"]
+    assert (found.lines, _cause(found).line_number) == (2, 2)
+
+
+MEMORY = """
+import io, sys
+from pathlib import Path
+from healthcheck.explain import explain_stream
+
+class Endless(io.RawIOBase):
+    left = 150_000_000
+    def __init__(self, unit):
+        self.unit = unit
+    def readable(self):
+        return True
+    def read(self, size=-1):
+        self.left -= size
+        return self.unit[:size] if self.left > 0 else b""
+
+line = b'(APIServer pid=7) INFO:     10.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK' + b"\\n"
+unit = {"lines": line * 9_000, "no newline": b"x" * 900_000}[sys.argv[1]]
+explain_stream(Endless(unit))
+status = Path("/proc/self/status").read_text()  # ru_maxrss would be the parent's
+print(int(status.split("VmHWM:")[1].split()[0]) // 1024)
+"""
+
+
+@pytest.mark.parametrize("kind", ["lines", "no newline"])
+def test_memory_stays_below_fifty_megabytes(kind: str) -> None:
+    """Neither a large log nor a line without an end is ever held as a whole."""
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY, kind],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert int(run.stdout) < 50
+
+
+# --- following
+
+
+def _wait_for(explainer: Explainer, verdict: Verdict) -> None:
+    deadline = time.monotonic() + 60
+    while explainer.result().verdict is not verdict and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert explainer.result().verdict is verdict
+
+
+def test_a_growing_and_rotated_log_is_followed(tmp_path: Path) -> None:
+    """The file may come late, grow by parts of lines, be renamed and be cut to nothing."""
+    path, stop, explainer = tmp_path / "server.log", threading.Event(), Explainer()
+    follower = threading.Thread(
+        target=follow, args=(path, explainer, stop), kwargs={"poll_s": 0.01}, daemon=True
+    )
+    follower.start()
+    try:
+        with path.open("w") as log:
+            log.write(START[:20])
+            log.flush()
+            time.sleep(0.05)
+            log.write(f"{START[20:]}\n")
+            log.flush()
+            _wait_for(explainer, Verdict.LOADING)
+            path.rename(tmp_path / "server.log.1")
+            log.write(f"{SAMPLES['mem.kv_none']}\n")
+        path.write_text(f"{START}\n{READY}\n")
+        _wait_for(explainer, Verdict.STARTED)
+        os.truncate(path, 0)
+        time.sleep(0.1)
+        path.write_text(f"{START}\n")
+        _wait_for(explainer, Verdict.LOADING)
+        with path.open("a") as log:
+            log.write(SAMPLES["mem.hip_oom"])  # without a newline, as a killed process leaves it
+    finally:
+        stop.set()
+        follower.join(60)
+    found = explainer.result()
+    assert not follower.is_alive()
+    assert _cause(found).id == "mem.hip_oom"
+    assert [one.cause for one in found.earlier_attempts] == ["mem.kv_none", ""]
+
+
+def test_silence_of_a_followed_log_is_told(tmp_path: Path) -> None:
+    """A wait grows old by the follower's clock while the file does not grow."""
+    path, explainer = tmp_path / "server.log", Explainer()
+    path.write_text(f"{START}\n(Worker_TP0 pid=3) {BATON}\n")
+    times = iter([0.0, 0.0, 400.0, 901.0, 901.0])
+
+    class After:
+        polls = 0
+
+        def is_set(self) -> bool:
+            return self.polls >= 2
+
+        def wait(self, timeout: float) -> bool:
+            self.polls += 1
+            return self.is_set()
+
+    follow(path, explainer, After(), lambda: next(times), 1.0)
+    assert _cause(explainer.result()).waited_s == 901.0
+
+
+# --- the command
+
+
+def test_the_command_prints_the_cause_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log with a cause is exit code 1, and the page has cause, remedy, line and frames."""
+    assert explain.main([str(DATA / "log-missing-d2t.log")]) == 1
+    page = capsys.readouterr().out
+    assert page.startswith("FAILED: dspark.missing_d2t_attr in Worker pid=17373")
+    for word in ("remedy ", "from     Worker pid=17373, line 74", "frame ", "consequences"):
+        assert word in page
+
+
+def test_the_command_writes_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same as json, for programs."""
+    assert explain.main([str(DATA / "log-healthy.log"), "--format", "json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["verdict"], value["timeline"][-1]["name"]) == ("started", "ready")
+
+
+def test_the_command_reads_standard_input() -> None:
+    """A dash is standard input, whatever bytes come."""
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from healthcheck.explain import main; sys.exit(main(['-']))",
+        ],
+        cwd=ROOT,
+        input=b"\xff\x00junk\n" + SAMPLES["rocm.no_gpu"].encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (1, b"")
+    assert b"rocm.no_gpu" in run.stdout
+
+
+@pytest.mark.parametrize("what", ["missing", "folder"])
+def test_what_cannot_be_read_is_one_line(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and one line on standard error: the file, why, and what to give."""
+    path = tmp_path if what == "folder" else tmp_path / "none.log"
+    assert explain.main([str(path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert str(path) in printed.err
+
+
+def test_an_empty_log_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was found in nothing."""
+    path = tmp_path / "empty.log"
+    path.touch()
+    assert explain.main([str(path)]) == 0
+    assert "the log is empty" in capsys.readouterr().out
+
+
+def test_following_ends_when_the_start_has_ended(tmp_path: Path) -> None:
+    """`--follow` returns by itself once the log says how the start ended and is quiet."""
+    path = tmp_path / "server.log"
+    path.write_text(f"{START}\n{SAMPLES['mem.kv_none']}\n")
+    assert explain.main([str(path), "--follow"]) == 1

@@ -1,0 +1,137 @@
+"""The reader of /metrics, on the real text of vLLM 0.27.1 and on noise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.exposition import EngineSample, Exposition, Speculation, parse, read
+
+DATA = Path(__file__).parent / "data"
+METRICS = (DATA / "metrics.txt").read_text()
+SIGSTOP = json.loads((DATA / "sigstop_metrics.json").read_text())
+
+
+def parsed(text: str) -> Exposition:
+    result = parse(text)
+    assert isinstance(result, Exposition), result
+    return result
+
+
+def test_the_real_exposition_is_read() -> None:
+    """Every needed number of a healthy server's /metrics is found; _created ones are not."""
+    assert parsed(METRICS) == Exposition(
+        1795957801.58,
+        (EngineSample("0", 19, 16, 0, 0, 0.0, Speculation(4, 16, 15, (4, 4, 4, 3))),),
+    )
+
+
+def test_accepted_is_the_sum_of_the_positions() -> None:
+    """The two counters that vLLM exports agree, so either may be used."""
+    spec = parsed(METRICS).engines[0].speculation
+    assert spec is not None and spec.accepted == sum(spec.accepted_at)
+
+
+def test_a_stopped_engine_shows_the_same_trace_until_it_goes_on() -> None:
+    """With EngineCore SIGSTOPped every needed number stands still; after SIGCONT one moves."""
+    first, later, after = (
+        parsed(SIGSTOP[k]).engines[0] for k in ("sweep", "sweep_later", "after_cont")
+    )
+    assert first.has_work
+    assert first.trace == later.trace
+    assert later.trace != after.trace
+
+
+def test_a_saturated_server_shows_its_queue() -> None:
+    """Running and waiting of the saturated capture are read."""
+    engine = parsed((DATA / "saturated_metrics.txt").read_text()).engines[0]
+    assert (engine.running, engine.waiting) == (4, 20)
+
+
+def test_engines_are_told_apart() -> None:
+    """Each engine label has a sample of its own, and their speculation adds up."""
+    text = METRICS + METRICS.replace('engine="0"', 'engine="1"')
+    result = parsed("\n".join(sorted(set(text.splitlines()), key=text.splitlines().index)))
+    assert [e.engine for e in result.engines] == ["0", "1"]
+    total = result.speculation()
+    assert total is not None and total.drafts == 8
+
+
+def test_a_server_without_a_draft_has_no_speculation() -> None:
+    """Without a speculative config the series are absent, which is not the same as zero."""
+    text = "\n".join(x for x in METRICS.splitlines() if "spec_decode" not in x)
+    result = parsed(text)
+    assert result.engines[0].speculation is None
+    assert result.speculation() is None
+
+
+def test_no_series_of_vllm_is_an_exposition_without_engines() -> None:
+    """With --disable-log-stats there is text and no engine in it."""
+    assert parsed("python_info 1.0\n").engines == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm:num_requests_running{engine="0"} NaN\n',
+        'vllm:num_requests_running{engine="0"} -1\n',
+        'vllm:num_requests_running{engine="0"} +Inf\n',
+        'vllm:num_requests_running{engine="0"\n',
+        "vllm:num_requests_running\n",
+        'vllm:num_requests_running{engine="0"} many\n',
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="x"} 1\n',
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="99999"} 1\n',
+    ],
+)
+def test_nonsense_is_a_failure(text: str) -> None:
+    """A number that cannot be is malformed, not zero."""
+    result = parse(text)
+    assert isinstance(result, Failure) and result.kind is FailureKind.MALFORMED
+
+
+def test_an_error_page_is_a_failure() -> None:
+    """A status other than 200 is no exposition, whatever its body."""
+    result = read(Answer(500, METRICS.encode()))
+    assert isinstance(result, Failure)
+    failure = Failure(FailureKind.TIMEOUT)
+    assert read(failure) is failure
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_without_an_exception(text: str) -> None:
+    """Whatever the text, the result is an exposition or a Failure."""
+    assert isinstance(parse(text), Exposition | Failure)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    "vllm:num_requests_running",
+                    "vllm:spec_decode_num_drafts_total",
+                    "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                    "process_start_time_seconds",
+                ]
+            ),
+            st.text(alphabet='{}="\\,# abc012\n', max_size=30),
+        ),
+        max_size=8,
+    )
+)
+def test_broken_lines_of_needed_families_are_read_without_an_exception(
+    lines: list[tuple[str, str]],
+) -> None:
+    """Broken labels and values of the very families that are read raise nothing."""
+    assert isinstance(parse("\n".join(a + b for a, b in lines)), Exposition | Failure)
+
+
+@given(st.integers(0, len(METRICS)), st.integers(0, 40))
+def test_a_cut_exposition_is_read_without_an_exception(at: int, length: int) -> None:
+    """Bytes missing anywhere raise nothing."""
+    assert isinstance(parse(METRICS[:at] + METRICS[at + length :]), Exposition | Failure)

@@ -1,0 +1,153 @@
+"""The health service against real vLLM 0.27.1, speculating on the CPU.
+
+vLLM's own /health never sees a hang; these tests show that /readyz does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import requests
+import uvicorn
+
+from healthcheck import service, settings
+from healthcheck.client import Client
+from healthcheck.loop import Loop
+from healthcheck.verdict import State
+from tests.support.rehearsal_server import ENGINE_CORE, MODEL, RehearsalServer
+
+pytestmark = pytest.mark.real
+
+# Generous: the gate's first generation is interpreted Triton on a machine that tests share.
+GATE_DEADLINE_S = 400.0
+# Of the contract.
+STOPPED_DEADLINE_S = 60.0
+KILLED_DEADLINE_S = 10.0
+
+
+@dataclass
+class Watched:
+    """A real engine and the health service that watches it."""
+
+    engine: RehearsalServer
+    loop: Loop
+    url: str
+
+    def get(self, path: str) -> requests.Response:
+        return requests.get(self.url + path, timeout=30)
+
+    def wait(self, true: Callable[[], bool], deadline_s: float) -> float:
+        """Seconds until it was true. Fails at the deadline."""
+        began = time.monotonic()
+        while not true():
+            waited = time.monotonic() - began
+            assert waited < deadline_s, self.get("/readyz?verbose").text
+            time.sleep(0.1)
+        return time.monotonic() - began
+
+    def wait_ready(self, deadline_s: float = GATE_DEADLINE_S) -> float:
+        return self.wait(lambda: self.get("/readyz").status_code == 200, deadline_s)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    log = tmp_path_factory.mktemp("engine") / "server.log"
+    with RehearsalServer(log) as engine:
+        made = settings.make("rehearsal", target=engine.url, model=MODEL)
+        loop = Loop(Client(engine.url), made.policy)
+        sock = service.listen("127.0.0.1", 0)
+        config = uvicorn.Config(service.app(loop, made), log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        loop.start()
+        try:
+            yield Watched(engine, loop, f"http://127.0.0.1:{sock.getsockname()[1]}")
+        finally:
+            loop.stop()
+            server.should_exit = True
+            thread.join(30)
+            sock.close()
+
+
+def test_the_gate_passes_on_a_healthy_engine(watched: Watched) -> None:
+    """Every check of the gate is good on the real server, speculation included."""
+    watched.wait_ready()
+    findings = watched.get("/report").json()["gate"]["findings"]
+    checks = {f["check"]: f["outcome"] for step in findings.values() for f in step}
+    assert set(checks) == {
+        "real tokens",
+        "variety",
+        "logprobs",
+        "sampling",
+        "drafting",
+        "second seed",
+    }
+    assert set(checks.values()) == {"good"}
+
+
+def test_a_canary_keeps_an_idle_engine_proved(watched: Watched) -> None:
+    """Idle, the service asks a canary of its own, and it passes."""
+    watched.wait_ready()
+
+    def canary() -> bool:
+        return watched.loop.snapshot.generations.get("canary/good", 0) > 0
+
+    watched.wait(canary, GATE_DEADLINE_S)
+    assert watched.get("/readyz").status_code == 200
+
+
+def test_a_stopped_engine_is_seen_though_vllm_says_healthy(watched: Watched) -> None:
+    """EngineCore SIGSTOPped: /readyz 503 within 60 s while /health is 200; SIGCONT brings back."""
+    watched.wait_ready()
+    core = watched.engine.pid_of(ENGINE_CORE)
+    os.kill(core, signal.SIGSTOP)
+    try:
+        watched.wait(lambda: watched.get("/readyz").status_code == 503, STOPPED_DEADLINE_S)
+        assert watched.engine.health() == 200
+        assert "progress.none" in watched.get("/readyz").text
+        assert watched.get("/livez/engine").status_code == 200
+    finally:
+        os.kill(core, signal.SIGCONT)
+    watched.wait_ready()
+
+
+def test_a_stop_in_mid_stream_is_seen(watched: Watched) -> None:
+    """With a user's request running, the frozen counters give the stop away."""
+    watched.wait_ready()
+    answers: list[int] = []
+
+    def ask() -> None:
+        answer = watched.engine.complete(max_tokens=200, timeout=GATE_DEADLINE_S)
+        answers.append(answer.status_code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    watched.wait(
+        lambda: any(e.sample.running for e in watched.loop.snapshot.memory.engines.values()), 60
+    )
+    core = watched.engine.pid_of(ENGINE_CORE)
+    os.kill(core, signal.SIGSTOP)
+    try:
+        watched.wait(lambda: watched.get("/readyz").status_code == 503, STOPPED_DEADLINE_S)
+    finally:
+        os.kill(core, signal.SIGCONT)
+    watched.wait_ready()
+    asking.join(GATE_DEADLINE_S)
+    assert answers == [200]
+
+
+def test_a_killed_engine_is_out_of_service_in_ten_seconds(watched: Watched) -> None:
+    """EngineCore SIGKILLed: /readyz 503 within 10 s, and DEAD afterwards. Runs last: it ends it."""
+    watched.wait_ready()
+    os.kill(watched.engine.pid_of(ENGINE_CORE), signal.SIGKILL)
+    watched.wait(lambda: watched.get("/readyz").status_code == 503, KILLED_DEADLINE_S)
+    watched.wait(lambda: watched.loop.snapshot.verdict.state is State.DEAD, 90)
+    assert watched.get("/livez/engine").status_code == 503
+    assert watched.engine.wait_exit(60) == 0  # which is why it must be restarted always

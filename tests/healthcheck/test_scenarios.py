@@ -1,0 +1,448 @@
+"""Faults against the whole loop: real HTTP to a scripted server, simulated time.
+
+Each row of SCENARIOS is one story: what the server does, and the states the verdict goes through.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from deploy.recipe import Health
+from healthcheck.verdict import State
+from tests.support.scripted_server import Engine, completion, error, scripted_server
+from tests.support.simulation import Simulation
+
+LOADING, SMOKE, READY = State.LOADING, State.SMOKE, State.READY
+DEGRADED, NOT_READY, STALLED = State.DEGRADED, State.NOT_READY, State.STALLED
+DEAD, DRAINING = State.DEAD, State.DRAINING
+
+NAN_BODY = "Out of range float values are not JSON compliant"
+
+Play = Callable[[Simulation], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One story: the server at first, what happens once READY (or from the start), the states
+    gone through, and the reasons at the end. `peer` names the probe that gets it wrong."""
+
+    name: str
+    states: tuple[State, ...]
+    play: Play
+    codes: tuple[str, ...] | None = None
+    server: dict[str, Any] = field(default_factory=dict)
+    from_ready: bool = True
+    health: dict[str, Any] = field(default_factory=dict)
+    peer: str = ""
+
+
+def busy(simulation: Simulation, seconds: float) -> None:
+    simulation.run(seconds, each=lambda _: simulation.server.serve_traffic())
+
+
+def set_body(change: Callable[[dict[str, Any]], None]) -> Play:
+    """Every completion from now on is a healthy one with a change in it."""
+
+    def play(simulation: Simulation) -> None:
+        server = simulation.server
+
+        def reply(payload: Any) -> tuple[int, bytes]:
+            server.complete(payload)
+            body = completion(payload["prompt"], payload["seed"], payload["max_tokens"])
+            change(body["choices"][0])
+            return 200, json.dumps(body).encode()
+
+        server.on_completion = reply
+        simulation.run(300)
+
+    return play
+
+
+def set_reply(status: int, body: bytes) -> Play:
+    def play(simulation: Simulation) -> None:
+        simulation.server.on_completion = lambda _: (status, body)
+        simulation.run(200)
+
+    return play
+
+
+def long_load(s: Simulation) -> None:
+    s.server.down()
+    s.run(1200)
+    s.server.up()
+    s.run(60)
+
+
+def killed(s: Simulation) -> None:
+    s.server.health = (503, b"")
+    s.run(0.5)
+    s.server.down()
+    s.run(60)
+
+
+def exits_and_restarts(s: Simulation) -> None:
+    s.server.down()
+    s.run(120)
+    s.server.restart()
+    s.server.up()
+    s.run(60)
+
+
+def quick_restart(s: Simulation) -> None:
+    s.server.restart()
+    s.run(60)
+
+
+def wedge(seconds: float) -> Play:
+    def play(s: Simulation) -> None:
+        s.server.hung = True
+        s.run(seconds)
+
+    return play
+
+
+def wedge_and_recover(s: Simulation) -> None:
+    s.server.hung = True
+    s.run(250)
+    s.server.hung = False
+    s.run(60)
+
+
+def stop_when_busy(s: Simulation) -> None:
+    busy(s, 60)
+    s.server.hung = True
+    s.run(100)
+
+
+def lone_prefill(s: Simulation) -> None:
+    engine = s.server.engines["0"]
+    engine.running = 1
+    s.server.hung = True  # anything else queues behind it
+
+    def chunk(_: float) -> None:
+        engine.cache_usage += 0.0005
+
+    s.run(1028, each=chunk)
+    s.server.hung = False
+    s.server.idle()
+    s.run(120)
+
+
+def saturated(s: Simulation) -> None:
+    s.server.hung = True  # a canary would time out
+    for engine in s.server.engines.values():
+        engine.waiting = 20
+    busy(s, 900)
+
+
+def one_engine_frozen(s: Simulation) -> None:
+    s.server.engines["1"] = Engine()
+    s.to_ready()
+    frozen = s.server.engines["1"]
+    frozen.running = 2
+
+    def step(_: float) -> None:
+        s.server.engines["0"].running = 1
+        s.server.engines["0"].generation_tokens += 50
+
+    s.run(120, each=step)
+
+
+def metrics_missing(s: Simulation) -> None:
+    s.server.metrics = (404, b'{"detail":"Not Found"}')
+    s.run(600)
+
+
+def acceptance(rates: tuple[float, ...], drafts: int = 200) -> Play:
+    def play(s: Simulation) -> None:
+        engine = s.server.engines["0"]
+
+        def step(_: float) -> None:
+            engine.running = 1
+            engine.generation_tokens += 10
+            engine.draft(drafts, rates)
+
+        s.run(120, each=step)
+
+    return play
+
+
+def drained(s: Simulation) -> None:
+    s.loop.drain()
+    s.run(30)
+
+
+def quiet_day(s: Simulation) -> None:
+    s.run(3600)
+
+
+def mixed_hour(s: Simulation) -> None:
+    for _ in range(10):
+        busy(s, 180)
+        s.server.idle()
+        s.run(180)
+
+
+def wait(seconds: float) -> Play:
+    def play(s: Simulation) -> None:
+        s.run(seconds)
+
+    return play
+
+
+def truncated(s: Simulation) -> None:
+    s.server.on_completion = lambda _: (200, b'{"choices": [{"text": "half')
+    s.run(500)
+
+
+def blank(choice: dict[str, Any]) -> None:
+    choice["text"] = ""
+
+
+def one_token(choice: dict[str, Any]) -> None:
+    choice["token_ids"] = [7] * len(choice["token_ids"])
+
+
+def loop_of_three(choice: dict[str, Any]) -> None:
+    choice["token_ids"] = [i % 2 for i in range(len(choice["token_ids"]))]
+
+
+def constant(choice: dict[str, Any]) -> None:
+    block = choice["logprobs"]
+    block["token_logprobs"] = [-7.6246] * len(block["token_logprobs"])
+
+
+SCENARIOS = [
+    Scenario("idle hour", (READY,), quiet_day, ()),
+    Scenario("mixed hour", (READY,), mixed_hour, ()),
+    Scenario("load of twenty minutes", (LOADING, SMOKE, READY), long_load, (), from_ready=False),
+    Scenario(
+        "load over budget",
+        (LOADING,),
+        wait(700),
+        ("start.over_budget", "config.wrong_model"),
+        {"models": ()},
+        from_ready=False,
+        health={"start_budget_s": 600.0},
+    ),
+    Scenario("engine killed", (READY, DEAD), killed, ("server.engine_dead",)),
+    Scenario(
+        "exit 0 and restart",
+        (READY, NOT_READY, DEAD, SMOKE, READY),
+        exits_and_restarts,
+        (),
+        peer="vLLM /health: ready before its first answer",
+    ),
+    Scenario("restart between two scrapes", (READY, SMOKE, READY), quick_restart, ()),
+    Scenario(
+        "wedge while idle",
+        (READY, NOT_READY, STALLED),
+        wedge(1000),
+        ("progress.stalled",),
+        peer="vLLM /health, counter progress: gauges are 0/0",
+    ),
+    Scenario(
+        "JIT stall of 250 s",
+        (READY, NOT_READY, READY),
+        wedge_and_recover,
+        (),
+        peer="LMDeploy: stall after 90 s",
+    ),
+    Scenario("stopped when busy", (READY, NOT_READY), stop_when_busy, ("progress.none",)),
+    Scenario(
+        "lone prefill of 1,028 s",
+        (READY,),
+        lone_prefill,
+        (),
+        peer="SGLang /health_generate, counter progress: false 503",
+    ),
+    Scenario(
+        "saturated, canaries would time out",
+        (READY,),
+        saturated,
+        (),
+        peer="Dynamo canary, SGLang: false 503",
+    ),
+    Scenario(
+        "one of two engines frozen",
+        (LOADING, SMOKE, READY, NOT_READY),
+        one_engine_frozen,
+        ("progress.none",),
+        from_ready=False,
+    ),
+    Scenario("/metrics missing", (READY, DEGRADED), metrics_missing, ("metrics.unavailable",)),
+    Scenario(
+        "NaN weights",
+        (LOADING, SMOKE),
+        set_reply(*error(400, NAN_BODY)),
+        ("numerics.nan", "gate.failed"),
+        from_ready=False,
+        peer="every one: vLLM /health 200, greedy one-token probes 200",
+    ),
+    Scenario(
+        "NaN later on", (READY, NOT_READY), set_reply(*error(400, NAN_BODY)), ("numerics.nan",)
+    ),
+    Scenario("empty text", (READY, NOT_READY), set_body(blank), ("text.empty",)),
+    Scenario("one repeated token", (READY, NOT_READY), set_body(one_token), ("text.one_token",)),
+    Scenario("loop of tokens", (READY, NOT_READY), set_body(loop_of_three), ("text.loop",)),
+    Scenario("constant logprobs", (READY, NOT_READY), set_body(constant), ("numerics.constant",)),
+    Scenario(
+        "greedy instead of sampled",
+        (LOADING, SMOKE),
+        wait(60),
+        ("sampling.greedy", "gate.failed"),
+        {"greedy": True},
+        from_ready=False,
+        peer="every one: none checks sampling",
+    ),
+    Scenario(
+        "seed ignored",
+        (LOADING, SMOKE),
+        wait(60),
+        ("sampling.seed_ignored", "gate.failed"),
+        {"fixed_seed": True},
+        from_ready=False,
+    ),
+    Scenario(
+        "draft counter not moving",
+        (LOADING, SMOKE),
+        wait(20),
+        ("speculation.not_drafting", "gate.failed"),
+        {"drafting": False},
+        from_ready=False,
+        peer="every one: none checks speculation",
+    ),
+    Scenario(
+        "served without a draft",
+        (LOADING, SMOKE),
+        wait(60),
+        ("speculation.absent", "gate.failed"),
+        {"speculates": False},
+        from_ready=False,
+        peer="every one: none checks speculation",
+    ),
+    Scenario("acceptance 0", (READY, DEGRADED), acceptance((0, 0, 0, 0)), ("acceptance.low",)),
+    Scenario(
+        "acceptance 1.5 %", (READY, DEGRADED), acceptance((0.015, 0, 0, 0)), ("acceptance.low",)
+    ),
+    Scenario(
+        "acceptance collapsed after position 0",
+        (READY, DEGRADED),
+        acceptance((0.8, 0, 0, 0)),
+        ("acceptance.collapsed",),
+    ),
+    Scenario(
+        "acceptance near 100 %", (READY, DEGRADED), acceptance((1, 1, 1, 1)), ("acceptance.high",)
+    ),
+    Scenario("low acceptance on few drafts", (READY,), acceptance((0, 0, 0, 0), drafts=2), ()),
+    Scenario(
+        "acceptance 0, opted in",
+        (READY, NOT_READY),
+        acceptance((0, 0, 0, 0)),
+        ("acceptance.low",),
+        health={"acceptance_effect": "not-ready"},
+    ),
+    Scenario(
+        "no key", (LOADING,), wait(60), ("config.unauthorized",), {"key": "k"}, from_ready=False
+    ),
+    Scenario(
+        "wrong model",
+        (LOADING,),
+        wait(60),
+        ("config.wrong_model",),
+        {"models": ("other",)},
+        from_ready=False,
+    ),
+    Scenario(
+        "redirect", (LOADING,), wait(60), ("start.waiting",), {"redirect": True}, from_ready=False
+    ),
+    Scenario(
+        "truncated JSON",
+        (READY, DEGRADED, NOT_READY),
+        truncated,
+        ("evidence.stale",),
+    ),
+    Scenario("drain", (READY, DRAINING), drained, ("operator.drain",)),
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+def test_the_verdict_tells_the_story(scenario: Scenario) -> None:
+    """Every fault leads through exactly the states and to the reasons that its row names."""
+    with scripted_server(**scenario.server) as server:
+        health = replace(Health(), **scenario.health)
+        simulation = Simulation(server, health)
+        if scenario.from_ready:
+            simulation.to_ready()
+            del simulation.seen[:-1]
+        else:
+            simulation.seen.append((simulation.now, LOADING))
+        scenario.play(simulation)
+        assert tuple(simulation.states()) == scenario.states, simulation.said
+        if scenario.codes is not None:
+            assert tuple(simulation.codes) == scenario.codes
+
+
+def test_an_idle_server_is_asked_little() -> None:
+    """An idle hour costs a canary of 8 tokens every 45 s or so, and nothing else."""
+    with scripted_server() as server:
+        simulation = Simulation(server)
+        simulation.to_ready()
+        del server.completions[:]
+        simulation.run(3600)
+        assert 55 <= len(server.completions) <= 100
+        assert {c["max_tokens"] for c in server.completions} == {8}
+
+
+def test_every_prompt_is_one_of_its_kind() -> None:
+    """No two generations share a prompt, so no prefix cache answers, but for the second seed."""
+    with scripted_server() as server:
+        simulation = Simulation(server)
+        simulation.to_ready()
+        simulation.run(600)
+        prompts = [c["prompt"] for c in server.completions]
+        assert len(prompts) > 10
+        assert len(set(prompts)) == len(prompts) - 1
+
+
+def test_probes_sample_as_users_do() -> None:
+    """Temperature 1, top_p 1, no top_k, seeded, with logprobs and token ids, past the end token."""
+    with scripted_server() as server:
+        Simulation(server).to_ready()
+        probe = server.completions[1]
+        assert probe | {"prompt": "", "seed": 0} == {
+            "model": "tiny",
+            "prompt": "",
+            "max_tokens": 64,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "seed": 0,
+            "logprobs": 1,
+            "return_token_ids": True,
+            "ignore_eos": True,
+        }
+
+
+def test_a_server_that_does_not_speculate_passes_where_no_draft_is_expected() -> None:
+    """Without speculation in the profile the draft counter is not asked for."""
+    with scripted_server(speculates=False) as server:
+        simulation = Simulation(server, speculates=False)
+        simulation.to_ready()
+
+
+def test_a_generation_of_a_gone_engine_is_aborted() -> None:
+    """A canary that hangs on an engine which was replaced is given up at once."""
+    with scripted_server() as server:
+        simulation = Simulation(server)
+        simulation.to_ready()
+        server.hung = True
+        simulation.run(58)
+        assert simulation.runner.running is not None
+        server.restart()
+        simulation.run(6)
+        assert simulation.runner.aborted == 1

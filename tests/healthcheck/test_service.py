@@ -1,0 +1,382 @@
+"""The surfaces, over a real uvicorn on a free port, and the loop behind them in its thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import requests
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.recipe import Health
+from healthcheck import report, service, settings
+from healthcheck.cause import Log
+from healthcheck.client import Client, Secret
+from healthcheck.generate import Generator
+from healthcheck.judge import Finding, Outcome
+from healthcheck.loop import InlineRunner, Loop
+from healthcheck.settings import Settings
+from healthcheck.verdict import Policy, State
+from tests.support.scripted_server import MODEL, ScriptedServer, error, scripted_server
+
+PATIENCE_S = 60.0
+TOKEN = "t0ken-of-the-test"
+# The real loop in real time: short budgets, so that states follow each other in seconds.
+QUICK = replace(
+    Health(),
+    scrape_interval_s=0.1,
+    canary_after_s=0.5,
+    canary_timeout_s=0.5,
+    readiness_budget_s=1.0,
+    dead_after_s=1.0,
+)
+
+
+@dataclass
+class Running:
+    """A health service that runs, and the server that it watches."""
+
+    url: str
+    loop: Loop
+    target: ScriptedServer
+    settings: Settings
+
+    def get(self, path: str, **options: object) -> requests.Response:
+        return requests.get(self.url + path, timeout=PATIENCE_S, **options)  # type: ignore[arg-type]
+
+    def wait(self, true: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not true():
+            assert time.monotonic() < until, self.loop.snapshot.verdict.line
+            time.sleep(0.02)
+
+    def wait_for(self, *states: State) -> None:
+        self.wait(lambda: self.loop.snapshot.verdict.state in states)
+
+
+@contextlib.contextmanager
+def running(token: str | None = None, start: bool = True) -> Iterator[Running]:
+    with scripted_server() as target:
+        policy = Policy(QUICK, MODEL)
+        made = Settings(
+            "rehearsal",
+            target.url,
+            policy,
+            "127.0.0.1",
+            0,
+            api_key=Secret("sk-hidden"),
+            token=Secret(token) if token else None,
+        )
+        loop = Loop(Client(target.url), policy, say=lambda _: None)
+        sock = service.listen("127.0.0.1", 0)
+        config = uvicorn.Config(service.app(loop, made), log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        if start:
+            loop.start()
+        try:
+            yield Running(f"http://127.0.0.1:{sock.getsockname()[1]}", loop, target, made)
+        finally:
+            loop.stop()
+            server.should_exit = True
+            thread.join(PATIENCE_S)
+            sock.close()
+
+
+def statuses(service_: Running) -> dict[str, int]:
+    paths = ("/startupz", "/readyz", "/livez", "/livez/engine")
+    return {path: service_.get(path).status_code for path in paths}
+
+
+def test_the_probes_follow_a_server_through_its_life() -> None:
+    """Refused, ready, wedged, back, gone: the four probes answer as the contract's table says."""
+    with running(start=False) as it:
+        it.target.down()
+        it.loop.start()
+        it.wait(lambda: it.loop.snapshot.turns > 1)
+        refused = statuses(it)
+        assert refused == {"/startupz": 503, "/readyz": 503, "/livez": 200, "/livez/engine": 200}
+        it.target.up()
+        it.wait_for(State.READY)
+        assert set(statuses(it).values()) == {200}
+        it.target.health = None  # closes every connection, as a port proxy without a backend
+        it.wait_for(State.DEAD)
+        dead = statuses(it)
+        assert dead == {"/startupz": 503, "/readyz": 503, "/livez": 200, "/livez/engine": 503}
+        it.target.health = (200, b"")
+        it.wait_for(State.READY)
+
+
+def test_a_bad_model_is_never_ready() -> None:
+    """A gate that fails shows its reason on the terse probe."""
+    with running(start=False) as it:
+        message = "Out of range float values are not JSON compliant"
+        it.target.on_completion = lambda _: error(400, message)
+        it.loop.start()
+        it.wait(lambda: it.loop.snapshot.memory.gate.failures > 1)
+        answer = it.get("/readyz")
+        assert answer.status_code == 503
+        assert answer.text == "SMOKE numerics.nan gate.failed\n"
+
+
+def test_verbose_explains() -> None:
+    """?verbose adds what the reasons mean and what to do."""
+    with running(start=False) as it:
+        it.loop.turn()
+        it.target.down()
+        it.loop.turn()
+        text = it.get("/readyz?verbose").text
+        assert "nothing listens on the server's port" in text
+        assert "turn 2" in it.get("/livez?verbose").text
+
+
+def test_reading_a_probe_asks_the_server_nothing() -> None:
+    """However often the probes are asked, only the loop talks to the server."""
+    with running(start=False) as it:
+        it.loop.turn()
+        before = it.loop.snapshot
+        it.target.down()
+        for _ in range(20):
+            statuses(it)
+            it.get("/report")
+            it.get("/metrics")
+            it.get("/")
+        assert it.loop.snapshot is before
+
+
+def test_a_loop_that_stopped_fails_livez_and_readyz() -> None:
+    """A verdict that nobody renews is not served as ready, and /livez says so."""
+    now = [0.0]
+    with scripted_server() as target:
+        policy = Policy(QUICK, MODEL)
+        loop = Loop(Client(target.url), policy, clock=lambda: now[0], say=lambda _: None)
+        made = Settings("rehearsal", target.url, policy, "127.0.0.1", 0)
+        sock = service.listen("127.0.0.1", 0)
+        config = uvicorn.Config(service.app(loop, made), log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        try:
+            assert requests.get(f"{url}/livez", timeout=PATIENCE_S).status_code == 200
+            now[0] = 1000.0
+            for path in ("/livez", "/readyz", "/startupz"):
+                answer = requests.get(url + path, timeout=PATIENCE_S)
+                assert answer.status_code == 503
+                assert answer.text.startswith("service.loop_stopped")
+            assert requests.get(f"{url}/livez/engine", timeout=PATIENCE_S).status_code == 200
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE_S)
+            sock.close()
+
+
+def test_the_report_is_health_json_without_secrets() -> None:
+    """/report is application/health+json, complete, and holds no secret."""
+    with running(TOKEN) as it:
+        it.wait_for(State.READY)
+        answer = it.get("/report", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "application/health+json"
+        data = answer.json()
+        assert data["status"] == "pass" and data["state"] == "READY"
+        assert data["gate"]["passed"] is True
+        assert {f["check"] for f in data["gate"]["findings"]["second-seed"]} >= {"second seed"}
+        assert data["configuration"]["budgets"]["gate_tokens"] == 64
+        assert [t["state"] for t in data["timeline"]][:3] == ["LOADING", "SMOKE", "READY"]
+        assert "sk-hidden" not in answer.text and TOKEN not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/report", "/"])
+def test_what_shows_details_takes_the_token(path: str) -> None:
+    """Without or with a wrong token: 401. As bearer, or as a browser's password: 200."""
+    with running(TOKEN) as it:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic !!"}):
+            answer = it.get(path, headers=headers)
+            assert answer.status_code == 401
+            assert "Basic" in answer.headers["www-authenticate"]
+        assert it.get(path, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert it.get(path, auth=("anyone", TOKEN)).status_code == 200
+        assert statuses(it)["/livez"] == 200  # probes stay open
+
+
+def test_a_token_that_is_not_ascii_is_refused_and_no_error() -> None:
+    """Bytes outside ASCII in the header are a wrong token, not a 500."""
+    with running(TOKEN) as it:
+        answer = it.get("/report", headers={"Authorization": b"Bearer \xff\xfe"})
+        assert answer.status_code == 401
+
+
+def test_drain_is_a_post_with_the_token() -> None:
+    """POST /drain turns /readyz to 503 for good, and is refused without the token."""
+    with running(TOKEN) as it:
+        it.wait_for(State.READY)
+        assert it.get("/drain").status_code == 405
+        refused = requests.post(f"{it.url}/drain", timeout=PATIENCE_S)
+        assert refused.status_code == 401
+        assert it.get("/readyz").status_code == 200
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        drained = requests.post(f"{it.url}/drain", headers=headers, timeout=PATIENCE_S)
+        assert drained.status_code == 202
+        it.wait_for(State.DRAINING)
+        assert it.get("/readyz").status_code == 503
+        assert it.get("/livez/engine").status_code == 200
+
+
+def test_metrics_are_an_exposition() -> None:
+    """/metrics parses, has the state once, and the probes under blackbox_exporter's names."""
+    with running() as it:
+        it.wait_for(State.READY)
+        families = {f.name: f for f in text_string_to_metric_families(it.get("/metrics").text)}
+        states = {s.labels["state"]: s.value for s in families["dspark_health_state"].samples}
+        assert sum(states.values()) == 1 and states["READY"] == 1
+        success = {s.labels["probe"]: s.value for s in families["probe_success"].samples}
+        assert success["health"] == success["metrics"] == success["generation"] == 1
+        assert families["dspark_health_ready"].samples[0].value == 1
+        assert families["dspark_health_turns"].samples[0].value > 1
+
+
+def test_the_page_stands_alone_and_escapes() -> None:
+    """The status page names the state, needs no other file, and shows no markup of the server."""
+    with running(start=False) as it:
+        it.target.models = ("<script>alert(1)</script>",)
+        it.loop.turn()
+        page = it.get("/").text
+        assert "LOADING" in page and "config.wrong_model" in page
+        assert "<script>" not in page
+        assert "src=" not in page and "href=" not in page
+
+
+def test_a_report_with_nan_is_still_json() -> None:
+    """A NaN in evidence is named as text, for JSON has none."""
+    finding = Finding("x", Outcome.BAD, "numerics.nan", {"mean": float("nan")})
+    json.dumps(report.finding_as_json(finding), allow_nan=False)
+
+
+def test_the_cause_of_a_failed_start_comes_from_the_log(tmp_path: Path) -> None:
+    """With the server's log at hand the report names the cause; when it serves, none is named."""
+    log = tmp_path / "server.log"
+    log.write_text(
+        "(Worker pid=7) ERROR 11-29 15:00:00 [x.py:1] AttributeError: "
+        "'DSparkDeepseekV4ForCausalLM' object has no attribute 'draft_id_to_target_id'\n"
+    )
+    now = [0.0]
+    said: list[str] = []
+    with scripted_server() as target:
+        policy = Policy(QUICK, MODEL)
+        client = Client(target.url)
+        runner = InlineRunner(Generator(client, policy))
+        loop = Loop(
+            client, policy, clock=lambda: now[0], runner=runner, log=Log(log), say=said.append
+        )
+        target.down()
+        found = loop.turn(0.0).cause
+        assert found is not None and found.id == "dspark.missing_d2t_attr"
+        assert sum("draft_id_to_target_id" in line for line in said) == 1
+        assert "draft_id_to_target_id" not in report.verbose(loop.snapshot, 0.0)
+        log.unlink()
+        assert loop.turn(5.0).cause == found  # looked at a moment ago
+        assert loop.turn(60.0).cause is None
+        target.up()
+        for second in range(61, 70):
+            loop.turn(float(second))
+        assert loop.snapshot.verdict.state is State.READY
+        assert loop.snapshot.cause is None
+
+
+def test_stopping_aborts_the_running_generation() -> None:
+    """A generation under way when the loop stops is cut, so that vLLM drops the request."""
+    entered, left = threading.Event(), threading.Event()
+
+    def slow(_: object) -> tuple[int, bytes]:
+        entered.set()
+        left.wait(PATIENCE_S)
+        return error(500, "late")
+
+    with running(start=False) as it:
+        it.target.on_completion = slow
+        it.loop.start()
+        assert entered.wait(PATIENCE_S)
+        it.loop.stop()
+        it.wait(lambda: not [t for t in threading.enumerate() if t.name == "generation"])
+        left.set()
+
+
+def test_scraping_goes_on_while_a_generation_runs() -> None:
+    """A hanging generation does not stop the turns."""
+    left = threading.Event()
+
+    def slow(_: object) -> tuple[int, bytes]:
+        left.wait(PATIENCE_S)
+        return error(500, "late")
+
+    with running(start=False) as it:
+        it.target.on_completion = slow
+        it.loop.start()
+        it.wait(lambda: it.loop.snapshot.memory.outstanding is not None)
+        turns = it.loop.snapshot.turns
+        it.wait(lambda: it.loop.snapshot.turns > turns + 3)
+        left.set()
+
+
+def test_a_used_port_is_one_clear_line() -> None:
+    """Listening on a port that is taken names the setting, the value and the fix."""
+    taken = service.listen("127.0.0.1", 0)
+    port = taken.getsockname()[1]
+    with taken, pytest.raises(settings.SettingsError, match=rf"--port: got {port}; .*in use"):
+        service.listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"profile": None}, r"--profile: got none; it is one of .*rehearsal"),
+        ({"profile": "mi999"}, r"profile: got 'mi999'; it is one of"),
+        ({"target": "localhost:8000"}, r"--target: got 'localhost:8000'; give an address"),
+        ({"target": "http://"}, r"--target: got 'http://'; give an address"),
+        ({"target": "http://a:99999"}, r"--target: got 'http://a:99999'; give an address"),
+        ({"target": "http://u:p@host"}, r"--target: holds a user name"),
+        ({"target": "http://host/?a=1"}, r"--target: .*leave the query out"),
+        ({"port": 70000}, r"--port: got 70000; give a port"),
+        ({"drain_s": -1.0}, r"--drain: got -1.0; give seconds"),
+        ({"token_file": Path("nowhere")}, r"--token-file: nowhere cannot be read"),
+    ],
+)
+def test_each_bad_setting_has_its_line(change: dict[str, object], message: str) -> None:
+    """A setting that cannot be used is refused in one line: setting, value, fix."""
+    arguments = {"profile": "rehearsal", **change}
+    with pytest.raises(settings.SettingsError, match=message) as refusal:
+        settings.make(**arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"\xff\xfe", b"x" * 5000])
+def test_a_file_without_a_secret_is_refused_without_showing_it(
+    tmp_path: Path, content: bytes
+) -> None:
+    """An empty, spaced, binary or huge secret file is refused; its content is not repeated."""
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(settings.SettingsError, match="holds no secret") as refusal:
+        settings.make("rehearsal", token_file=file)
+    assert "words" not in str(refusal.value)
+
+
+def test_settings_take_what_the_recipe_says(tmp_path: Path) -> None:
+    """Port, model, budgets and speculation come from the profile; secrets do not print."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    made = settings.make("rehearsal", token_file=file)
+    assert (made.port, made.target) == (8080, "http://127.0.0.1:8000")
+    assert made.policy.model == "rehearsal" and made.policy.speculates
+    assert made.policy.health.canary_after_s == 15
+    assert made.token is not None and made.token.reveal() == TOKEN
+    assert TOKEN not in repr(made) + json.dumps(dict(made.shown()))

@@ -1,0 +1,169 @@
+"""The data file of known log lines, and what is refused in one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from healthcheck.signatures import COLUMNS, Severity, SignatureError, fixed_texts, load
+from tests.support.log_samples import SAMPLES
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = "\t".join(COLUMNS)
+GOOD_ROW = ["a.b", "start", "fatal", "-", r"it broke at (?P<place>\w{1,40})", "mend {place}", "src"]
+
+
+def _file(folder: Path, *rows: list[str], header: str = HEADER) -> Path:
+    path = folder / "some.tsv"
+    path.write_text("\n".join([header, *("\t".join(row) for row in rows)]) + "\n")
+    return path
+
+
+def _with(**changes: str) -> list[str]:
+    names = ["id", "phase", "klass", "budget", "regex", "remedy", "source"]
+    return [changes.get(name, cell) for name, cell in zip(names, GOOD_ROW, strict=True)]
+
+
+def test_every_shipped_signature_has_a_sample_that_only_wrappers_share() -> None:
+    """Each signature matches its own sample line, and no two causes claim the same line."""
+    signatures = {signature.id: signature for signature in load()}
+    assert signatures.keys() == SAMPLES.keys()
+    for name, line in SAMPLES.items():
+        hits = [other for other, signature in signatures.items() if signature.pattern.search(line)]
+        assert hits == [name]
+
+
+def test_fixed_texts_are_in_every_matching_line() -> None:
+    """The text searched for first is in each sample, so the filter loses no line."""
+    for signature in load():
+        assert any(text in SAMPLES[signature.id] for text in signature.literals), signature.id
+
+
+def test_only_transient_lines_have_a_budget() -> None:
+    """A wait has seconds it may last; nothing else has."""
+    for signature in load():
+        assert (signature.budget_s is not None) == (signature.severity is Severity.TRANSIENT)
+
+
+def test_the_real_class_of_the_rehearsal_is_known_too() -> None:
+    """The missing attribute is named for any DSpark class, not only for the AMD one."""
+    line = (
+        "AttributeError: 'Qwen3DSparkForCausalLM' object has no attribute 'draft_id_to_target_id'"
+    )
+    hits = [signature.id for signature in load() if signature.pattern.search(line)]
+    assert hits == ["dspark.missing_d2t_attr"]
+
+
+def test_a_sound_file_loads(tmp_path: Path) -> None:
+    """Comments and empty lines are passed over, and a row becomes a signature."""
+    path = _file(tmp_path, ["# a comment"], [""], GOOD_ROW)
+    (signature,) = load(path)
+    assert (signature.id, signature.literals) == ("a.b", ("it broke at ",))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (GOOD_ROW[:-1], "line 2: 6 columns; it must be 7"),
+        (_with(id="ab"), "id 'ab'; it must look like area.what"),
+        (_with(phase="pre"), "phase 'pre'; it must be one of create, config, start, serve, any"),
+        (_with(klass="bad"), "class 'bad'; it must be one of fatal, retry"),
+        (_with(remedy=" "), "a remedy and a source are needed"),
+        (_with(regex="it broke (at", remedy="x"), "does not compile"),
+        (_with(remedy="mend {plaice}"), "remedy names {plaice}; it may name these groups"),
+        (_with(remedy="mend {place.real}"), "remedy names {place.real}"),
+        (_with(remedy="mend {place!r}"), "remedy names {place}"),
+        (_with(remedy="mend {place"), "is no template"),
+        (_with(budget="5"), "only a transient line has one"),
+        (_with(klass="transient"), "a transient line needs whole seconds"),
+        (_with(klass="transient", budget="0"), "a transient line needs whole seconds"),
+        (_with(regex="it broke .*", remedy="x"), "repeats without an upper bound ('*')"),
+        (_with(regex="it broke a+", remedy="x"), "repeats without an upper bound ('+')"),
+        (_with(regex="it broke a{3,}", remedy="x"), "repeats without an upper bound ('{3,}')"),
+        (_with(regex="it broke (a|aa){1,9}", remedy="x"), "repeats a group"),
+        (_with(regex="(?i)it broke", remedy="x"), "repeats a group or sets flags"),
+        (_with(regex=".{0,401}it broke", remedy="x"), "repeats 401 times; at most 400"),
+        (_with(regex="it broke .{0,300}a.{0,300}b.", remedy="x"), "can backtrack over 90601 paths"),
+        (_with(regex=r"\w{1,9}", remedy="x"), "each alternative needs 5 or more"),
+        (_with(regex="it broke|oh", remedy="x"), "found 'oh'"),
+    ],
+)
+def test_a_bad_row_is_refused_in_one_line(tmp_path: Path, row: list[str], message: str) -> None:
+    """The refusal names file, line, what was seen and what it must be, in one line."""
+    with pytest.raises(SignatureError) as refusal:
+        load(_file(tmp_path, row))
+    text = str(refusal.value)
+    assert message in text
+    assert text.startswith("some.tsv line 2")
+    assert "\n" not in text
+
+
+def test_the_same_id_twice_is_refused(tmp_path: Path) -> None:
+    """An id names one row."""
+    with pytest.raises(SignatureError, match=r"line 3: id 'a.b' is there twice"):
+        load(_file(tmp_path, GOOD_ROW, GOOD_ROW))
+
+
+def test_a_wrong_header_is_refused(tmp_path: Path) -> None:
+    """Columns in another order would be read as each other."""
+    with pytest.raises(SignatureError, match="the header is"):
+        load(_file(tmp_path, GOOD_ROW, header="id\tregex"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Neither an empty file nor bytes that are not UTF-8 raise anything but a refusal."""
+    path = tmp_path / "some.tsv"
+    path.write_bytes(content)
+    with pytest.raises(SignatureError):
+        load(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """A file that is not there is a refusal as well."""
+    with pytest.raises(SignatureError, match="cannot be read"):
+        load(tmp_path / "none.tsv")
+
+
+def test_fixed_text_stops_at_what_may_be_absent() -> None:
+    """An optional character does not belong to the text that must be there."""
+    assert fixed_texts(r"colour?s of the (?:rainbow)?s") == ("s of the ",)
+    assert fixed_texts(r"first one|the second") == ("first one", "the second")
+    assert fixed_texts(r"a\.b\(c\) \d{1,3}") == ("a.b(c) ",)
+
+
+ADVERSARY = """
+import json, sys
+from healthcheck.signatures import load
+samples, length, count = json.load(sys.stdin), 16_384, 0
+for signature in load():
+    print(signature.id, flush=True)
+    sample = samples[signature.id]
+    lines = [sample[:cut] * (length // cut + 1) for cut in range(1, len(sample) + 1, 3)]
+    for text in signature.literals:
+        for filler in ("a", "'", "(", "0", " ", "DSpark", "w1_weight", "/", ".", "gfx9", text[-1]):
+            lines.append(text + filler * length)
+            lines.append((text + filler * 50) * (length // 50))
+            lines.append(filler * 1_000 + (text + filler * 300) * (length // 300))
+    for line in lines:
+        signature.pattern.search(line[:length])
+"""
+
+
+def test_no_signature_can_be_made_to_backtrack_for_long() -> None:
+    """Thousands of hostile lines of full length are searched in minutes, where one regex that
+    backtracks without bound would need years."""
+    run = subprocess.run(
+        [sys.executable, "-c", ADVERSARY],
+        input=json.dumps(SAMPLES),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert run.stdout.split() == list(SAMPLES)

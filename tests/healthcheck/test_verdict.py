@@ -1,0 +1,800 @@
+"""The state machine: readings in, states out, with times of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from deploy.recipe import Health
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.judge import Completion, Finding, Outcome, Step
+from healthcheck.listing import Listing
+from healthcheck.reasons import Note
+from healthcheck.verdict import (
+    SURFACES,
+    Generation,
+    Memory,
+    Outstanding,
+    Policy,
+    Reading,
+    State,
+    Surfaces,
+    Want,
+    advance,
+    begin,
+    next_look_s,
+    verdict,
+    wants,
+)
+
+OK = Answer(200)
+DEAD = Answer(503)
+REFUSED = Failure(FailureKind.REFUSED)
+RESET = Failure(FailureKind.RESET)
+TIMEOUT = Failure(FailureKind.TIMEOUT)
+MODEL = "m"
+LISTED = Listing((MODEL,), 1024)
+
+GOOD = (Finding("real tokens", Outcome.GOOD),)
+NAN = (Finding("logprobs", Outcome.BAD, "numerics.nan"),)
+SILENT = (Finding("answer", Outcome.UNKNOWN, "generation.timeout"),)
+DENIED = (Finding("answer", Outcome.UNKNOWN, "config.unauthorized"),)
+
+
+def sample(
+    tokens: float = 0.0,
+    running: float = 0.0,
+    waiting: float = 0.0,
+    cache: float = 0.0,
+    engine: str = "0",
+    spec: Speculation | None = None,
+) -> EngineSample:
+    return EngineSample(engine, 0.0, tokens, running, waiting, cache, spec)
+
+
+def metrics(*engines: EngineSample, start: float | None = 1.0) -> Exposition:
+    return Exposition(start, engines or (sample(),))
+
+
+@dataclass
+class Machine:
+    """A memory under test, with shorthands for what a reading holds."""
+
+    policy: Policy = field(default_factory=lambda: Policy(Health(), MODEL))
+    now: float = 0.0
+    memory: Memory = field(default_factory=lambda: begin(0.0, 3))
+
+    def see(
+        self,
+        health: Answer | Failure = OK,
+        *,
+        after: float = 5.0,
+        metrics: Exposition | Failure | None = None,
+        listing: Listing | Note | None = None,
+        generation: Generation | None = None,
+        outstanding: Outstanding | None = None,
+        draining: bool = False,
+    ) -> State:
+        self.now += after
+        reading = Reading(self.now, health, listing, metrics, generation, outstanding, draining)
+        self.memory = advance(self.memory, reading, self.policy)
+        return self.memory.state
+
+    def wanted(self) -> Want | None:
+        return wants(self.memory, self.now, self.policy)
+
+    def generation(
+        self,
+        findings: tuple[Finding, ...] = GOOD,
+        step: Step = Step.CANARY,
+        tokens: tuple[int, ...] = (1, 2, 3),
+        lasting: float = 1.0,
+    ) -> Generation:
+        completion = Completion("text", tokens, (-9.0,) * len(tokens))
+        return Generation(
+            step, self.memory.epoch, self.now + 5.0 - lasting, self.now + 5.0, findings, completion
+        )
+
+    def outstanding(self, since: float) -> Outstanding:
+        return Outstanding(Step.CANARY, self.memory.epoch, since)
+
+    def to_smoke(self) -> None:
+        assert self.see(OK, listing=LISTED, metrics=metrics()) is State.SMOKE
+
+    def to_ready(self) -> Machine:
+        self.to_smoke()
+        for count, step in enumerate((Step.WARM_UP, Step.PROBE, Step.SECOND_SEED)):
+            want = self.wanted()
+            assert want is not None and want.step is step
+            made = self.generation(step=step, tokens=(count, 5, 6))
+            self.see(OK, metrics=metrics(), generation=made)
+        assert self.memory.state is State.READY
+        return self
+
+    @property
+    def codes(self) -> list[str]:
+        return [n.code for n in self.memory.notes]
+
+
+def ready(**health: object) -> Machine:
+    policy = Policy(replace(Health(), **health), MODEL)  # type: ignore[arg-type]
+    return Machine(policy).to_ready()
+
+
+# --- surfaces -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "startup", "ready_", "live"),
+    [
+        (State.LOADING, 503, 503, 200),
+        (State.SMOKE, 503, 503, 200),
+        (State.READY, 200, 200, 200),
+        (State.DEGRADED, 200, 200, 200),
+        (State.NOT_READY, 200, 503, 200),
+        (State.STALLED, 503, 503, 503),
+        (State.DEAD, 503, 503, 503),
+        (State.DRAINING, 200, 503, 200),
+    ],
+)
+def test_every_state_has_its_surfaces(state: State, startup: int, ready_: int, live: int) -> None:
+    """The contract's table of states and probes holds."""
+    assert SURFACES[state] == Surfaces(startup == 200, ready_ == 200, live == 200)
+
+
+# --- start and gate -------------------------------------------------------------------------------
+
+
+def test_the_ordinary_start() -> None:
+    """Refused, then listed, then the three steps of the gate in order: READY."""
+    machine = Machine()
+    for _ in range(10):
+        assert machine.see(REFUSED) is State.LOADING
+        assert machine.wanted() is None
+    machine.to_ready()
+    assert machine.wanted() is None
+    assert verdict(machine.memory, machine.now).line == "READY"
+
+
+@pytest.mark.parametrize(
+    ("health", "listing", "code"),
+    [
+        (REFUSED, None, "start.waiting"),
+        (TIMEOUT, None, "start.waiting"),
+        (DEAD, None, "start.waiting"),
+        (OK, Listing(("other",)), "config.wrong_model"),
+        (OK, Listing(()), "config.wrong_model"),
+        (OK, Note("config.unauthorized"), "config.unauthorized"),
+        (OK, Note("server.redirect"), "server.redirect"),
+    ],
+)
+def test_what_keeps_a_start_in_loading(
+    health: Answer | Failure, listing: Listing | Note | None, code: str
+) -> None:
+    """Until the expected model is listed the state is LOADING, and the reason says why."""
+    machine = Machine()
+    assert machine.see(health, listing=listing) is State.LOADING
+    assert machine.codes[0] == code
+    assert machine.wanted() is None
+
+
+def test_a_start_over_its_budget_is_named_and_not_dead() -> None:
+    """A load longer than the budget stays LOADING with its own reason."""
+    machine = Machine()
+    machine.see(REFUSED)
+    assert machine.see(REFUSED, after=7300) is State.LOADING
+    assert machine.codes[0] == "start.over_budget"
+
+
+def test_a_load_of_two_hours_is_no_failure() -> None:
+    """Refused for 7,199 s: LOADING, the engine probe passes, and the gate follows."""
+    machine = Machine()
+    for _ in range(7199):
+        assert machine.see(REFUSED, after=1) is State.LOADING
+    assert machine.codes == ["start.waiting"]
+    machine.to_ready()
+
+
+def test_the_second_seed_uses_the_prompt_of_the_first() -> None:
+    """Two seeds of one prompt: same nonce, other seed; the next round has another nonce."""
+    machine = Machine()
+    machine.to_smoke()
+    machine.see(metrics=metrics(), generation=machine.generation(step=Step.WARM_UP))
+    first = machine.wanted()
+    machine.see(metrics=metrics(), generation=machine.generation(step=Step.PROBE))
+    second = machine.wanted()
+    assert first is not None and second is not None
+    assert (first.step, second.step) == (Step.PROBE, Step.SECOND_SEED)
+    assert first.nonce == second.nonce and first.seed != second.seed
+    machine.see(generation=machine.generation(step=Step.SECOND_SEED))  # the same tokens again
+    machine.see(metrics=metrics(), after=60)
+    third = machine.wanted()
+    assert third is not None and third.step is Step.PROBE and third.nonce != first.nonce
+
+
+def test_equal_texts_of_two_seeds_fail_the_gate() -> None:
+    """A second seed that repeats an improbable text is bad, and named."""
+    machine = Machine()
+    machine.to_smoke()
+    for step in (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED):
+        machine.see(metrics=metrics(), generation=machine.generation(step=step))
+    assert machine.memory.state is State.SMOKE
+    assert machine.codes == ["sampling.seed_ignored", "gate.failed"]
+
+
+def test_a_bad_gate_stays_in_smoke_and_tries_again_more_slowly() -> None:
+    """A model that computes NaN is never READY; every round of the gate waits longer."""
+    machine = Machine()
+    machine.to_smoke()
+    machine.see(metrics=metrics(), generation=machine.generation(step=Step.WARM_UP))
+    for failures in range(1, 5):
+        made = machine.generation(NAN, step=Step.PROBE)
+        assert machine.see(metrics=metrics(), generation=made) is State.SMOKE
+        assert machine.codes == ["numerics.nan", "gate.failed"]
+        assert machine.memory.gate.failures == failures
+        machine.now += 5 * failures - 1
+        assert machine.wanted() is None
+        machine.now += 1
+        assert machine.wanted() is not None
+
+
+def test_a_gate_that_times_out_is_unknown() -> None:
+    """A time-out of a gate step is no failure of the gate; the step is asked again."""
+    machine = Machine()
+    machine.to_smoke()
+    made = machine.generation(SILENT, step=Step.WARM_UP, lasting=4)
+    assert machine.see(metrics=metrics(), generation=made) is State.SMOKE
+    assert machine.codes == ["generation.timeout"]
+    assert machine.memory.gate.failures == 0
+    machine.see(metrics=metrics())
+    want = machine.wanted()
+    assert want is not None and want.step is Step.WARM_UP
+
+
+def test_a_server_that_leaves_during_the_gate_loads_again() -> None:
+    """Refused in SMOKE is LOADING, and the next gate starts from its first step."""
+    machine = Machine()
+    machine.to_smoke()
+    machine.see(metrics=metrics(), generation=machine.generation(step=Step.WARM_UP))
+    assert machine.see(REFUSED) is State.LOADING
+    machine.to_ready()
+
+
+def test_a_generation_of_an_earlier_engine_is_ignored() -> None:
+    """A late answer from before a restart cannot pass the new engine's gate."""
+    machine = Machine()
+    machine.to_smoke()
+    old = machine.generation(step=Step.WARM_UP)
+    machine.see(REFUSED)
+    machine.to_smoke()
+    machine.see(metrics=metrics(), generation=old)
+    want = machine.wanted()
+    assert want is not None and want.step is Step.WARM_UP
+
+
+# --- the port -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [REFUSED, RESET, DEAD])
+def test_three_bad_verdicts_leave_ready_and_two_do_not(gone: Answer | Failure) -> None:
+    """One or two bad answers change nothing; the third takes the server out of service."""
+    machine = ready()
+    assert machine.see(gone, after=1) is State.READY
+    assert machine.see(gone, after=1) is State.READY
+    assert machine.see(gone, after=1) in (State.NOT_READY, State.DEAD)
+
+
+@pytest.mark.parametrize("gone", [REFUSED, RESET])
+def test_two_bad_one_good_over_and_over_is_ready(gone: Failure) -> None:
+    """Bad verdicts count only in a row."""
+    machine = ready()
+    for _ in range(10):
+        machine.see(gone, after=1)
+        machine.see(gone, after=1)
+        assert machine.see(OK, metrics=metrics(), after=1) is State.READY
+
+
+def test_a_killed_engine_is_out_of_service_within_ten_seconds() -> None:
+    """With the pace that the machine itself asks for, refusal shows within 10 s."""
+    machine = ready()
+    killed = machine.now
+    machine.see(REFUSED, after=5)  # the worst moment: just after a scrape
+    while machine.memory.state is State.READY:
+        machine.see(REFUSED, after=next_look_s(machine.memory, machine.policy))
+    assert machine.memory.state is State.NOT_READY
+    assert machine.now - killed <= 10
+
+
+def test_refused_for_the_budget_is_dead() -> None:
+    """NOT_READY while it may be a blip, DEAD after 30 s of refusal."""
+    machine = ready()
+    began = machine.now + 1
+    states = [machine.see(REFUSED, after=1) for _ in range(40)]
+    assert states[2] is State.NOT_READY
+    assert State.DEAD in states
+    assert machine.memory.since - began == pytest.approx(30)
+    assert machine.codes == ["server.refused"]
+
+
+def test_health_503_is_dead_when_confirmed() -> None:
+    """503 means EngineDeadError: confirmed by what follows, it is DEAD without the 30 s."""
+    machine = ready()
+    assert [machine.see(h, after=1) for h in (DEAD, REFUSED, REFUSED)] == [
+        State.READY,
+        State.READY,
+        State.DEAD,
+    ]
+    assert machine.codes == ["server.engine_dead"]
+
+
+def test_dead_recovers_through_a_new_gate_only() -> None:
+    """A server that listens again after DEAD is in SMOKE, whatever it answered before."""
+    machine = ready()
+    for _ in range(40):
+        machine.see(REFUSED, after=1)
+    assert machine.memory.state is State.DEAD
+    assert machine.see(OK, metrics=metrics()) is State.DEAD  # listens, model not listed yet
+    made = machine.generation()
+    assert machine.see(OK, metrics=metrics(), generation=made) is State.DEAD
+    machine.to_ready()
+
+
+def test_a_blip_of_the_port_recovers_without_a_gate() -> None:
+    """Refused for some seconds, then the same process: a good generation and a good look."""
+    machine = ready()
+    for _ in range(5):
+        machine.see(REFUSED, after=1)
+    assert machine.memory.state is State.NOT_READY
+    assert machine.see(OK, metrics=metrics()) is State.NOT_READY
+    want = machine.wanted()
+    assert want is not None and want.step is Step.RECOVERY
+    made = machine.generation(step=Step.RECOVERY)
+    assert machine.see(OK, metrics=metrics(), generation=made) is State.READY
+
+
+def test_another_process_after_a_refusal_goes_through_the_gate() -> None:
+    """A new process start time after the blip is a new engine: SMOKE."""
+    machine = ready()
+    for _ in range(5):
+        machine.see(REFUSED, after=1)
+    assert machine.see(OK, metrics=metrics(start=99.0)) is State.SMOKE
+
+
+@pytest.mark.parametrize("seen", [metrics(start=None), Failure(FailureKind.MALFORMED)])
+def test_a_process_that_cannot_be_told_apart_goes_through_the_gate(
+    seen: Exposition | Failure,
+) -> None:
+    """Gone and back without a start time to compare: it is taken for another engine."""
+    machine = ready()
+    for _ in range(5):
+        machine.see(REFUSED, after=1)
+    for _ in range(4):
+        state = machine.see(OK, metrics=seen, generation=machine.generation())
+        assert state is not State.READY
+    assert machine.memory.state is State.SMOKE
+
+
+@pytest.mark.parametrize("unknown", [TIMEOUT, Answer(404), Answer(302), Answer(500)])
+def test_unknown_answers_of_health_degrade_and_no_more(unknown: Answer | Failure) -> None:
+    """Time-outs and foreign answers are no verdict: DEGRADED while work goes on."""
+    machine = ready()
+    for i in range(30):
+        state = machine.see(unknown, metrics=metrics(sample(tokens=i, running=1)))
+        assert state in (State.READY, State.DEGRADED)
+    assert machine.codes == ["server.slow"]
+    for i in range(2):
+        machine.see(OK, metrics=metrics(sample(tokens=100 + i, running=1)))
+    assert machine.memory.state is State.READY
+
+
+# --- another engine -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (metrics(sample(tokens=100)), metrics(sample(tokens=3))),
+        (metrics(start=1.0), metrics(start=2000.0)),
+        (
+            metrics(sample(spec=Speculation(9, 36, 20, (9, 6, 3, 2)))),
+            metrics(sample(spec=Speculation(0, 0, 0, (0, 0, 0, 0)))),
+        ),
+    ],
+    ids=["counter-reset", "process-start", "draft-counter-reset"],
+)
+def test_a_new_engine_goes_through_the_gate(first: Exposition, second: Exposition) -> None:
+    """A counter that went back or a new start time is a new engine: SMOKE."""
+    machine = ready()
+    assert machine.see(OK, metrics=first) is State.READY
+    assert machine.see(OK, metrics=second) is State.SMOKE
+    assert machine.codes == ["engine.new"]
+    want = machine.wanted()
+    assert want is not None and want.step is Step.WARM_UP
+
+
+def test_a_counter_that_appears_is_no_reset() -> None:
+    """Series that were absent and come later are not taken for a new engine."""
+    machine = ready()
+    machine.see(OK, metrics=metrics(sample(tokens=5)))
+    with_spec = metrics(sample(tokens=6, spec=Speculation(1, 4, 2, (1, 1, 0, 0))))
+    assert machine.see(OK, metrics=with_spec) is State.READY
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def test_a_lone_long_prefill_is_progress() -> None:
+    """Token counters frozen for 1,028 s, only a gauge moving: READY throughout."""
+    machine = ready()
+    for i in range(206):
+        state = machine.see(OK, metrics=metrics(sample(running=1, cache=i / 1000)))
+        assert state is State.READY
+        assert machine.wanted() is None
+
+
+def test_work_without_a_step_is_not_ready_after_the_budget() -> None:
+    """Requests running and nothing moving: NOT_READY at 60 s, not before."""
+    machine = ready()
+    machine.see(OK, metrics=metrics(sample(running=2)))
+    began = machine.now
+    while machine.see(OK, metrics=metrics(sample(running=2))) is State.READY:
+        assert machine.now - began < 90
+    assert 60 <= machine.now - began < 66
+    assert machine.codes == ["progress.none"]
+
+
+def test_no_step_for_the_stall_budget_is_stalled_after_three_readings() -> None:
+    """STALLED needs the whole stall budget and three readings that confirm it."""
+    machine = ready()
+    machine.see(OK, metrics=metrics(sample(running=2)))
+    began = machine.now
+    budget = machine.policy.health.stall_budget_s
+    while machine.memory.state is not State.STALLED:
+        machine.see(OK, metrics=metrics(sample(running=2)))
+        assert machine.now - began < budget + 60
+    assert machine.now - began >= budget + 10
+    assert machine.codes == ["progress.stalled"]
+
+
+def test_a_slow_step_under_the_stall_budget_recovers_without_a_gate() -> None:
+    """A 250 s JIT stall is NOT_READY for its time, then READY by a good generation."""
+    machine = ready()
+    for _ in range(50):
+        machine.see(OK, metrics=metrics(sample(running=1)))
+    assert machine.memory.state is State.NOT_READY
+    machine.see(OK, metrics=metrics(sample(tokens=9, running=1)))
+    assert machine.codes == ["recovery.pending", "progress.none"]
+    made = machine.generation(step=Step.RECOVERY)
+    machine.see(OK, metrics=metrics(sample(tokens=19, running=1)), generation=made)
+    assert machine.memory.state is State.READY
+
+
+def test_one_long_pause_of_the_service_itself_is_no_stall() -> None:
+    """A single reading after minutes of the host asleep does not leave READY."""
+    machine = ready()
+    machine.see(OK, metrics=metrics(sample(running=2)))
+    assert machine.see(OK, metrics=metrics(sample(running=2)), after=3600) is State.READY
+    assert machine.see(OK, metrics=metrics(sample(tokens=1, running=2)), after=1) is State.READY
+
+
+def test_an_unanswered_canary_of_an_idle_engine_is_not_ready() -> None:
+    """Gauges 0/0 and a canary without an answer: the wedge of an idle engine is seen."""
+    machine = ready()
+    began = machine.now
+    while machine.memory.state is State.READY:
+        machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(began))
+        assert machine.now - began < 90
+    assert 60 <= machine.now - began < 66
+    assert machine.codes == ["progress.none"]
+
+
+def test_the_clock_of_a_wedge_runs_on_over_retried_canaries() -> None:
+    """Each canary is given up after 30 s; the time without an answer adds up."""
+    machine = ready()
+    began = machine.now
+    for _ in range(5):
+        machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(began))
+    gave_up = machine.generation(SILENT, lasting=machine.now + 5 - began)
+    assert machine.see(OK, metrics=metrics(), generation=gave_up) is State.READY
+    want = machine.wanted()
+    assert want is not None and want.step is Step.CANARY
+    again = machine.now
+    while machine.memory.state is State.READY:
+        machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(again))
+    assert machine.now - began < 70
+
+
+def test_canaries_that_time_out_under_load_are_no_wedge() -> None:
+    """Saturated: the canary times out while counters rise. READY."""
+    machine = ready()
+    for i in range(60):
+        machine.see(
+            OK,
+            metrics=metrics(sample(tokens=10 * i, running=4, waiting=20)),
+            generation=machine.generation(SILENT, lasting=30) if i % 6 == 0 else None,
+        )
+        assert machine.memory.state in (State.READY, State.DEGRADED)
+
+
+def test_no_canary_is_wanted_while_real_work_goes_on() -> None:
+    """Busy is judged by progress; a canary is for idle servers with old evidence."""
+    machine = ready()
+    for i in range(100):
+        machine.see(OK, metrics=metrics(sample(tokens=i, running=1)))
+        assert machine.wanted() is None
+
+
+def test_a_canary_is_wanted_when_idle_evidence_is_old() -> None:
+    """Idle: wanted at 45 s of age, 20 % sooner or later, and once only."""
+    machine = ready()
+    began = machine.memory.proven_at
+    assert began is not None
+    while machine.wanted() is None:
+        machine.see(OK, metrics=metrics(), after=1)
+    assert 36 <= machine.now - began <= 55
+    want = machine.wanted()
+    assert want is not None and want.step is Step.CANARY and want.tokens == 8
+    machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(machine.now), after=1)
+    assert machine.wanted() is None
+
+
+def test_jitter_spreads_the_canaries() -> None:
+    """Services of different seeds ask at different ages."""
+    ages = set()
+    for seed in range(8):
+        machine = Machine(memory=begin(0.0, seed)).to_ready()
+        began = machine.memory.proven_at or 0.0
+        while machine.wanted() is None:
+            machine.see(OK, metrics=metrics(), after=1)
+        ages.add(machine.now - began)
+    assert len(ages) > 3
+
+
+def test_a_stalled_engine_that_moves_again_goes_through_the_gate() -> None:
+    """STALLED recovers by a new smoke only."""
+    machine = ready()
+    while machine.memory.state is not State.STALLED:
+        machine.see(OK, metrics=metrics(sample(running=2)))
+    assert machine.see(OK, metrics=metrics(sample(tokens=5, running=2))) is State.SMOKE
+    want = machine.wanted()
+    assert want is not None and want.step is Step.WARM_UP
+
+
+def test_a_stalled_engine_that_only_twitches_is_stalled_again() -> None:
+    """One step starts a new gate; if the gate's own generation hangs, liveness must fail again."""
+    machine = ready()
+    while machine.memory.state is not State.STALLED:
+        machine.see(OK, metrics=metrics(sample(running=2)))
+    assert machine.see(OK, metrics=metrics(sample(tokens=5, running=2))) is State.SMOKE
+    twitched = machine.now
+    while machine.memory.state is State.SMOKE:
+        running = Outstanding(Step.WARM_UP, machine.memory.epoch, twitched)
+        machine.see(OK, metrics=metrics(sample(tokens=5, running=2)), outstanding=running)
+        assert machine.now - twitched < 800
+    assert machine.memory.state is State.STALLED
+
+
+def test_a_generation_of_the_engine_before_does_not_stall_the_new_one() -> None:
+    """An old canary that still hangs is not held against the engine that took its place."""
+    machine = ready()
+    old = machine.outstanding(machine.now)
+    machine.see(OK, metrics=metrics(start=500.0), outstanding=old)
+    for _ in range(200):
+        state = machine.see(OK, metrics=metrics(start=500.0), outstanding=old)
+        assert state is State.SMOKE
+
+
+def test_a_server_that_hides_its_scheduler_is_never_stalled() -> None:
+    """/health 200 and no metrics: a restart would be a guess, so NOT_READY is the limit."""
+    machine = ready()
+    began = machine.now
+    broken = Failure(FailureKind.MALFORMED, "500")
+    for _ in range(300):
+        machine.see(OK, metrics=broken, outstanding=machine.outstanding(began))
+    assert machine.memory.state is State.NOT_READY
+
+
+def test_a_frozen_api_process_is_stalled_in_the_end() -> None:
+    """Nothing at all is answered any more: NOT_READY, then STALLED."""
+    machine = ready()
+    began = machine.now
+    for _ in range(200):
+        machine.see(TIMEOUT, metrics=TIMEOUT, outstanding=machine.outstanding(began))
+    assert State.NOT_READY in {t.state for t in machine.memory.timeline}
+    assert machine.memory.state is State.STALLED
+
+
+def test_twenty_seconds_of_silence_are_nothing() -> None:
+    """A slow event loop that answers nothing for 20 s leaves READY alone."""
+    machine = ready()
+    machine.see(OK, metrics=metrics(sample(tokens=1, running=1)))
+    for _ in range(3):
+        machine.see(TIMEOUT, metrics=TIMEOUT, after=7)
+        assert machine.memory.state in (State.READY, State.DEGRADED)
+    for i in range(2):
+        machine.see(OK, metrics=metrics(sample(tokens=2 + i, running=1)))
+    assert machine.memory.state is State.READY
+
+
+def test_one_of_two_engines_frozen_is_not_ready() -> None:
+    """The worst engine wins, and the reason names it."""
+    machine = ready()
+    for i in range(20):
+        machine.see(OK, metrics=metrics(sample(i, 1), sample(7, 1, engine="1")))
+    assert machine.memory.state is State.NOT_READY
+    assert "engine 1" in machine.memory.notes[0].detail
+
+
+def test_old_evidence_is_not_ready() -> None:
+    """Nothing proved for 300 s, though nothing is known to be wrong: NOT_READY."""
+    machine = ready()
+    while machine.memory.state in (State.READY, State.DEGRADED):
+        machine.see(OK, metrics=metrics(), generation=machine.generation(DENIED))
+        assert machine.now < 400
+    assert machine.memory.state is State.NOT_READY
+    assert machine.codes == ["evidence.stale"]
+
+
+# --- generations ----------------------------------------------------------------------------------
+
+
+def test_three_bad_generations_leave_ready() -> None:
+    """One bad canary is asked again at once; the third in a row is NOT_READY."""
+    machine = ready()
+    for expected in (State.READY, State.READY, State.NOT_READY):
+        made = machine.generation(NAN)
+        assert machine.see(OK, metrics=metrics(), generation=made) is expected
+        assert machine.wanted() is not None
+    assert machine.codes == ["numerics.nan"]
+
+
+def test_scrapes_between_bad_generations_do_not_hide_them() -> None:
+    """Good scrapes say nothing about the text: the bad generations still add up."""
+    machine = ready()
+    for _ in range(3):
+        machine.see(OK, metrics=metrics(), generation=machine.generation(NAN))
+        machine.see(OK, metrics=metrics())
+    assert machine.memory.state is State.NOT_READY
+
+
+def test_recovery_needs_two_good_verdicts_one_of_them_a_generation() -> None:
+    """Good scrapes alone never return to READY; a generation and one more verdict do."""
+    machine = ready()
+    for _ in range(3):
+        machine.see(OK, metrics=metrics(), generation=machine.generation(NAN))
+    for _ in range(20):
+        assert machine.see(OK, metrics=metrics()) is State.NOT_READY
+    made = machine.generation(step=Step.RECOVERY)
+    assert machine.see(OK, metrics=metrics(), generation=made) is State.NOT_READY
+    assert machine.see(OK, metrics=metrics()) is State.READY
+
+
+def test_canaries_that_are_refused_degrade() -> None:
+    """A key that is no longer right blinds the canary: DEGRADED, named as configuration."""
+    machine = ready()
+    for _ in range(3):
+        machine.see(OK, metrics=metrics(), generation=machine.generation(DENIED))
+    assert machine.memory.state is State.DEGRADED
+    assert machine.codes == ["config.unauthorized"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        (Failure(FailureKind.MALFORMED, "/metrics answered 500"), "metrics.unavailable"),
+        (Exposition(1.0, ()), "metrics.no_engine"),
+    ],
+)
+def test_a_failing_scrape_degrades_after_three(broken: Exposition | Failure, code: str) -> None:
+    """/metrics that cannot be read is DEGRADED; two good scrapes end it."""
+    machine = ready()
+    states = [machine.see(OK, metrics=broken) for _ in range(3)]
+    assert states == [State.READY, State.READY, State.DEGRADED]
+    assert machine.codes == [code]
+    assert machine.see(OK, metrics=metrics()) is State.DEGRADED
+    assert machine.see(OK, metrics=metrics()) is State.READY
+
+
+# --- acceptance -----------------------------------------------------------------------------------
+
+
+def drafting(rates: tuple[float, ...], drafts: int = 200) -> Callable[[int], Exposition]:
+    """Scrapes of a server with real traffic, accepted at the given rates per draft."""
+
+    def at(turn: int) -> Exposition:
+        total = turn * drafts
+        spec = Speculation(
+            total, total * 4, sum(r * total for r in rates), tuple(r * total for r in rates)
+        )
+        return metrics(sample(tokens=turn, running=1, spec=spec))
+
+    return at
+
+
+@pytest.mark.parametrize(
+    ("rates", "code"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), "acceptance.low"),
+        ((0.015, 0.0, 0.0, 0.0), "acceptance.low"),
+        ((0.8, 0.0, 0.0, 0.0), "acceptance.collapsed"),
+        ((1.0, 1.0, 1.0, 1.0), "acceptance.high"),
+    ],
+)
+def test_acceptance_out_of_its_band_degrades(rates: tuple[float, ...], code: str) -> None:
+    """Three bad windows of real traffic are DEGRADED, never NOT_READY by default."""
+    machine = ready()
+    scrape = drafting(rates)
+    for turn in range(1, 20):
+        machine.see(OK, metrics=scrape(turn))
+        assert machine.memory.state in (State.READY, State.DEGRADED)
+    assert machine.memory.state is State.DEGRADED
+    assert code in machine.codes
+
+
+@pytest.mark.parametrize("rates", [(0.73, 0.5, 0.4, 0.3), (0.27, 0.1, 0.05, 0.02)])
+def test_healthy_acceptance_is_ready(rates: tuple[float, ...]) -> None:
+    """The published healthy range raises nothing."""
+    machine = ready()
+    scrape = drafting(rates)
+    for turn in range(1, 40):
+        assert machine.see(OK, metrics=scrape(turn)) is State.READY
+
+
+def test_few_drafts_are_never_bad() -> None:
+    """Not one draft accepted, but under a full window: no verdict on acceptance."""
+    machine = ready()
+    scrape = drafting((0.0, 0.0, 0.0, 0.0), drafts=4)
+    for turn in range(1, 30):
+        assert machine.see(OK, metrics=scrape(turn)) is State.READY
+
+
+def test_low_acceptance_is_not_ready_if_opted_in() -> None:
+    """With acceptance_effect not-ready the same windows take the server out of service."""
+    machine = ready(acceptance_effect="not-ready")
+    scrape = drafting((0.01, 0.0, 0.0, 0.0))
+    for turn in range(1, 10):
+        machine.see(OK, metrics=scrape(turn))
+    assert machine.memory.state is State.NOT_READY
+    assert machine.codes[0] == "acceptance.low"
+    want = machine.wanted()
+    assert want is not None and want.tokens == 64
+
+
+def test_own_generations_are_no_traffic() -> None:
+    """Drafts counted while our own generation ran do not enter a window."""
+    machine = ready()
+    scrape = drafting((0.0, 0.0, 0.0, 0.0))
+    for turn in range(1, 20):
+        running = machine.outstanding(machine.now)
+        machine.see(OK, metrics=scrape(turn), outstanding=running)
+    assert machine.memory.engines["0"].windows == ()
+
+
+# --- draining -------------------------------------------------------------------------------------
+
+
+def test_a_drain_is_not_taken_back() -> None:
+    """DRAINING stays, whatever is read afterwards, and wants no generation."""
+    machine = ready()
+    assert machine.see(OK, metrics=metrics(), draining=True) is State.DRAINING
+    for health in (OK, REFUSED, DEAD, TIMEOUT):
+        assert machine.see(health, metrics=metrics(start=77.0)) is State.DRAINING
+        assert machine.wanted() is None
+
+
+def test_the_timeline_is_kept_and_bounded() -> None:
+    """Every change of state is remembered with its reason, up to a limit."""
+    machine = ready()
+    assert [t.state for t in machine.memory.timeline] == [
+        State.LOADING,
+        State.SMOKE,
+        State.READY,
+    ]
+    for start in range(200):
+        machine.see(OK, metrics=metrics(start=float(10 * start)))
+        machine.see(REFUSED)
+        machine.to_smoke()
+    assert len(machine.memory.timeline) == 64

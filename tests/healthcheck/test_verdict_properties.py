@@ -1,0 +1,207 @@
+"""Properties of the state machine under any sequence of readings."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.recipe import Health
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.judge import Completion, Finding, Outcome, Step
+from healthcheck.listing import Listing
+from healthcheck.reasons import Note
+from healthcheck.verdict import (
+    SURFACES,
+    Generation,
+    Memory,
+    Outstanding,
+    Policy,
+    Reading,
+    State,
+    advance,
+    begin,
+    next_look_s,
+    verdict,
+    wants,
+)
+
+POLICY = Policy(Health(), "m")
+SERVING = {State.READY, State.DEGRADED}
+
+HEALTHS = st.one_of(
+    st.sampled_from([200, 200, 200, 503, 500, 302]).map(Answer),
+    st.sampled_from(list(FailureKind)).map(Failure),
+)
+LISTINGS = st.sampled_from(
+    [None, Listing(("m",), 1024), Listing(("other",)), Note("config.unauthorized")]
+)
+OUTCOMES = st.sampled_from(
+    [
+        (Finding("real tokens", Outcome.GOOD),),
+        (Finding("real tokens", Outcome.GOOD),),
+        (Finding("logprobs", Outcome.BAD, "numerics.nan"),),
+        (Finding("answer", Outcome.UNKNOWN, "generation.timeout"),),
+        (Finding("answer", Outcome.UNKNOWN, "config.unauthorized"),),
+    ]
+)
+
+
+@st.composite
+def expositions(draw: st.DrawFn) -> Exposition | Failure | None:
+    kind = draw(st.sampled_from(["none", "failure", "empty", "engines", "engines", "engines"]))
+    if kind == "none":
+        return None
+    if kind == "failure":
+        return Failure(FailureKind.MALFORMED)
+    if kind == "empty":
+        return Exposition(1.0, ())
+    count = draw(st.integers(1, 2))
+    engines = tuple(
+        EngineSample(
+            str(i),
+            0.0,
+            float(draw(st.integers(0, 3)) * 100),
+            float(draw(st.integers(0, 1))),
+            float(draw(st.integers(0, 1))),
+            0.0,
+            draw(
+                st.sampled_from(
+                    [None, Speculation(0, 0, 0, (0, 0)), Speculation(900, 0, 0, (0, 0))]
+                )
+            ),
+        )
+        for i in range(count)
+    )
+    return Exposition(draw(st.sampled_from([None, 1.0, 1.0, 2.0])), engines)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[tuple[float, Answer | Failure, object, object, object, bool]]:
+    """Steps: seconds, health, listing, metrics, the generation's findings, good start or not."""
+    return draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0.0, 1.0, 5.0, 5.0, 30.0, 100.0, 4000.0]),
+                HEALTHS,
+                LISTINGS,
+                expositions(),
+                st.none() | OUTCOMES,
+                st.booleans(),
+            ),
+            max_size=30,
+        )
+    )
+
+
+def play(script: object, healthy_start: bool) -> list[tuple[Memory, Reading, Memory]]:
+    """Every step of a script: memory before, reading, memory after. Generations are answered
+    only if they were wanted, as the loop does."""
+    memory, now = begin(0.0, 1), 0.0
+    steps: list[tuple[Memory, Reading, Memory]] = []
+    running: Outstanding | None = None
+    counter = 0
+
+    def one(seconds, health, listing, metrics, findings) -> None:  # type: ignore[no-untyped-def]
+        nonlocal memory, now, running, counter
+        now += seconds
+        made = None
+        if running is not None and findings is not None:
+            counter += 1
+            completion = Completion("t", (counter, 5), (-9.0, -9.0))
+            made = Generation(
+                running.step, running.epoch, running.started_at, now, findings, completion
+            )
+            running = None
+        reading = Reading(now, health, listing, metrics, made, running)
+        after = advance(memory, reading, POLICY)
+        steps.append((memory, reading, after))
+        memory = after
+        want = wants(memory, now, POLICY)
+        if want is not None:
+            assert running is None, "single flight"
+            running = Outstanding(want.step, want.epoch, now)
+
+    if healthy_start:
+        exposition = Exposition(1.0, (EngineSample("0", generation_tokens=100.0),))
+        good = (Finding("real tokens", Outcome.GOOD),)
+        for _ in range(5):
+            one(5.0, Answer(200), Listing(("m",)), exposition, good)
+        assert memory.state is State.READY
+    for seconds, health, listing, metrics, findings, _ in script:  # type: ignore[attr-defined]
+        one(seconds, health, listing, metrics, findings)
+    return steps
+
+
+def passed(reading: Reading, memory: Memory) -> bool:
+    made = reading.generation
+    return made is not None and made.epoch == memory.epoch and made.outcome is Outcome.GOOD
+
+
+@given(scripts(), st.booleans())
+def test_ready_is_unreachable_without_a_fresh_passed_generation(
+    script: object, healthy_start: bool
+) -> None:
+    """Between any unready state and READY a generation of the present engine has passed."""
+    good_since_unready = False
+    for before, reading, after in play(script, healthy_start):
+        if before.state in SERVING and after.state not in SERVING:
+            good_since_unready = False
+        if before.state not in SERVING or after.state not in SERVING:
+            good_since_unready = good_since_unready or passed(reading, after)
+        if after.epoch != before.epoch:
+            good_since_unready = False
+        if before.state not in SERVING and after.state in SERVING:
+            assert good_since_unready
+            assert after.good_generation_at is not None
+
+
+@given(scripts(), st.booleans())
+def test_dead_and_stalled_recover_through_smoke_only(script: object, healthy_start: bool) -> None:
+    """From STALLED the ways on are DEAD and SMOKE, from DEAD it is SMOKE; a gate lies between."""
+    for before, _, after in play(script, healthy_start):
+        if before.state in (State.DEAD, State.STALLED):
+            assert after.state in (before.state, State.DEAD, State.SMOKE)
+        if before.state is State.SMOKE and after.state in SERVING:
+            assert after.gate.passed
+
+
+@given(HEALTHS, LISTINGS, expositions(), st.none() | OUTCOMES, st.floats(0, 1e6))
+def test_no_single_bad_sample_leaves_ready(
+    health: Answer | Failure,
+    listing: Listing | Note | None,
+    metrics: Exposition | Failure | None,
+    findings: tuple[Finding, ...] | None,
+    seconds: float,
+) -> None:
+    """From READY one reading, however bad or late, never ends service; only another engine does."""
+    before = play([], True)[-1][2]
+    now = before.at + seconds
+    made = None
+    if findings is not None:
+        made = Generation(Step.CANARY, before.epoch, before.at, now, findings)
+    reading = Reading(now, health, listing, metrics, made, None)
+    after = advance(before, reading, POLICY)
+    assert after.state is State.READY or [n.code for n in after.notes] == ["engine.new"]
+
+
+@given(scripts(), st.booleans())
+def test_the_engine_probe_fails_in_dead_and_stalled_only(
+    script: object, healthy_start: bool
+) -> None:
+    """/livez/engine is 503 in DEAD and STALLED and nowhere else, so nothing else restarts it."""
+    for _, _, after in play(script, healthy_start):
+        live = verdict(after, after.at).surfaces.engine_live
+        assert live is (after.state not in (State.DEAD, State.STALLED))
+
+
+@given(scripts(), st.booleans())
+def test_every_memory_is_sound(script: object, healthy_start: bool) -> None:
+    """Ages are never negative, a next look is always due, and unready states give a reason."""
+    for _, _, after in play(script, healthy_start):
+        age = after.evidence_age_s(after.at)
+        assert age is None or age >= 0
+        assert after.stuck_for(after.at) >= 0
+        assert 0 < next_look_s(after, POLICY) <= POLICY.health.scrape_interval_s
+        assert after.notes or after.state is State.READY
+        assert set(SURFACES) == set(State)

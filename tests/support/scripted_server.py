@@ -1,0 +1,249 @@
+"""A real local HTTP server that answers as vLLM 0.27.1 does, in any state a test scripts.
+
+Shapes are those of the captures in tests/healthcheck/data. Its engines move only when told to
+(`tick`, a completion), so a test with its own clock drives hours through it in seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MODEL = "tiny"
+VOCABULARY = 2048
+
+# Status and body; what a test's own `on_completion` returns.
+Reply = tuple[int, bytes]
+
+
+@dataclass
+class Engine:
+    """One engine's numbers as /metrics shows them."""
+
+    prompt_tokens: float = 0
+    generation_tokens: float = 0
+    running: float = 0
+    waiting: float = 0
+    cache_usage: float = 0
+    drafts: float = 0
+    accepted_at: list[float] = field(default_factory=lambda: [0.0] * 4)
+
+    def draft(self, drafts: int, rates: tuple[float, ...] = (0.75, 0.6, 0.5, 0.4)) -> None:
+        """Count drafts, accepted by position at the given rates per draft."""
+        self.drafts += drafts
+        for position, rate in enumerate(rates):
+            self.accepted_at[position] += round(drafts * rate)
+
+
+@dataclass
+class ScriptedServer:
+    """The state of the server; tests write its fields and the next answers follow them."""
+
+    engines: dict[str, Engine] = field(default_factory=lambda: {"0": Engine()})
+    models: tuple[str, ...] = (MODEL,)
+    process_start: float = 1795957801.58
+    speculates: bool = True
+    key: str | None = None
+    health: Reply | None = (200, b"")  # None: no answer at all
+    metrics: Reply | None = None  # None: rendered from the engines
+    redirect: bool = False
+    hung: bool = False  # completions get no answer; a simulation reads it, see simulation.py
+    greedy: bool = False
+    fixed_seed: bool = False
+    drafting: bool = True
+    on_completion: Callable[[Mapping[str, Any]], Reply] | None = None
+    completions: list[Mapping[str, Any]] = field(default_factory=list)
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        self._server: _Server | None = None
+        self.up()
+
+    @property
+    def url(self) -> str:
+        """The address, the same while it is down."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def up(self) -> None:
+        """Listen, on the same port as before."""
+        if self._server is None:
+            self._server = _Server(self)
+            self.port = self._server.server_address[1]
+            threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def down(self) -> None:
+        """Refuse connections."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def restart(self) -> None:
+        """Be another process: counters at 0, a new start time."""
+        self.engines = {name: Engine() for name in self.engines}
+        self.process_start += 1000
+
+    def serve_traffic(self, tokens: int = 500, drafts: int = 160) -> None:
+        """A few seconds of busy work on every engine."""
+        for engine in self.engines.values():
+            engine.running = 3 + (engine.generation_tokens // tokens) % 2
+            engine.prompt_tokens += tokens
+            engine.generation_tokens += tokens
+            engine.draft(drafts)
+
+    def idle(self) -> None:
+        """Nothing running, nothing queued."""
+        for engine in self.engines.values():
+            engine.running = engine.waiting = engine.cache_usage = 0
+
+    # --- answers
+
+    def answer(self, method: str, path: str, payload: Any, key: str) -> Reply | None:
+        """What is sent for a request; None to close without an answer."""
+        if self.redirect:
+            return 307, b""
+        if path == "/health":
+            return self.health
+        if path == "/version":
+            return 200, b'{"version":"0.27.1"}'
+        if path == "/metrics":
+            return self.metrics or (200, self.exposition().encode())
+        if path.startswith("/v1/") and self.key is not None and key != f"Bearer {self.key}":
+            return 401, b'{"error":"Unauthorized"}'
+        if path == "/v1/models":
+            rows = [{"id": m, "object": "model", "max_model_len": 1024} for m in self.models]
+            return 200, json.dumps({"object": "list", "data": rows}).encode()
+        if path == "/v1/completions" and method == "POST":
+            self.completions.append(payload)
+            return (self.on_completion or self.complete)(payload)
+        return 404, b'{"detail":"Not Found"}'
+
+    def complete(self, payload: Mapping[str, Any]) -> Reply:
+        """A sampled completion, and the counters it moves."""
+        if payload["model"] not in self.models:
+            return error(404, f"The model `{payload['model']}` does not exist.", "NotFoundError")
+        tokens = int(payload["max_tokens"])
+        engine = next(iter(self.engines.values()))
+        engine.prompt_tokens += 20
+        engine.generation_tokens += tokens
+        if self.drafting:
+            engine.draft(max(tokens // 4, 1))
+        seed = 0 if self.fixed_seed or self.greedy else payload["seed"]
+        return 200, json.dumps(completion(payload["prompt"], seed, tokens, self.greedy)).encode()
+
+    def exposition(self) -> str:
+        """The needed families, with the _created series and others that a reader must skip."""
+        lines = [f"process_start_time_seconds {self.process_start}", "python_info 1.0"]
+        for name, engine in self.engines.items():
+            labels = f'engine="{name}",model_name="{MODEL}"'
+            values = {
+                "prompt_tokens_total": engine.prompt_tokens,
+                "generation_tokens_total": engine.generation_tokens,
+                "num_requests_running": engine.running,
+                "num_requests_waiting": engine.waiting,
+                "kv_cache_usage_perc": engine.cache_usage,
+            }
+            if self.speculates:
+                values |= {
+                    "spec_decode_num_drafts_total": engine.drafts,
+                    "spec_decode_num_draft_tokens_total": engine.drafts * 4,
+                    "spec_decode_num_accepted_tokens_total": sum(engine.accepted_at),
+                }
+                for position, value in enumerate(engine.accepted_at):
+                    at = f'{labels},position="{position}"'
+                    family = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+                    lines.append(f"{family}{{{at}}} {float(value)}")
+            for family, number in values.items():
+                lines.append(f"vllm:{family}{{{labels}}} {float(number)}")
+                if family.endswith("_total"):
+                    created = family.removesuffix("_total") + "_created"
+                    lines.append(f"vllm:{created}{{{labels}}} 1.7959578e+09")
+        return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def scripted_server(**fields: Any) -> Iterator[ScriptedServer]:
+    """A scripted server that is gone at the end."""
+    server = ScriptedServer(**fields)
+    try:
+        yield server
+    finally:
+        server.down()
+
+
+def completion(prompt: str, seed: int, tokens: int, greedy: bool = False) -> dict[str, Any]:
+    """A completion body as vLLM writes it, drawn by prompt and seed."""
+    draw = random.Random(f"{prompt}/{seed}")
+    ids = [draw.randrange(VOCABULARY) for _ in range(tokens)]
+    names = [f" w{i}" for i in ids]
+    top = [-0.5 - draw.random() for _ in ids]
+    own = [t if greedy or draw.random() < 0.2 else t - 5 * draw.random() for t in top]
+    rows = [
+        {name: value} if value == best else {name: value, " best": best}
+        for name, value, best in zip(names, own, top, strict=True)
+    ]
+    choice = {
+        "index": 0,
+        "text": "".join(names),
+        "logprobs": {"token_logprobs": own, "tokens": names, "top_logprobs": rows},
+        "finish_reason": "length",
+        "token_ids": ids,
+    }
+    usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
+    return {"object": "text_completion", "model": MODEL, "choices": [choice], "usage": usage}
+
+
+def error(status: int, message: str, kind: str = "BadRequestError") -> Reply:
+    """An error body as vLLM writes it."""
+    body = {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    return status, json.dumps(body).encode()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    # Probes come one by one, but a test may ask from many threads.
+    request_queue_size = 64
+
+    def __init__(self, script: ScriptedServer) -> None:
+        self.script = script
+        super().__init__(("127.0.0.1", script.port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._reply(None)
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        self._reply(json.loads(self.rfile.read(length) or b"null"))
+
+    def _reply(self, payload: Any) -> None:
+        script = self.server.script
+        key = self.headers.get("Authorization", "")
+        reply = script.answer(self.command, self.path, payload, key)
+        if reply is None:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        status, body = reply
+        self.send_response(status)
+        if status == 307:
+            self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""

@@ -1,0 +1,122 @@
+"""Drives the real loop against a scripted server with a clock of its own.
+
+Questions are real HTTP. Only time is not: `run` lets the loop turn when it would be due and sets
+the clock forward by what it would have slept, so that an hour takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from deploy.recipe import Health
+from healthcheck.answers import Failure, FailureKind
+from healthcheck.client import Client
+from healthcheck.generate import Generator
+from healthcheck.judge import judge
+from healthcheck.loop import Loop
+from healthcheck.verdict import Generation, Outstanding, Policy, State, Want
+from tests.support.scripted_server import MODEL, ScriptedServer
+
+
+@dataclass
+class SimulatedRunner:
+    """A runner whose generations hang, in simulated time, while the server is `hung`."""
+
+    server: ScriptedServer
+    generator: Generator
+    running: tuple[Want, str, float] | None = None
+    aborted: int = 0
+
+    def start(self, want: Want, model: str, now: float) -> None:
+        """Begin one; its answer is fetched at the next turn that finds the server not hung."""
+        assert self.running is None, "single flight"
+        self.running = (want, model, now)
+
+    def poll(self, now: float) -> tuple[Generation | None, Outstanding | None]:
+        """The finished one, or the one that still hangs."""
+        if self.running is None:
+            return None, None
+        want, model, began = self.running
+        if self.server.hung and now - began < want.timeout_s:
+            return None, Outstanding(want.step, want.epoch, began)
+        self.running = None
+        if self.server.hung:
+            failure = Failure(FailureKind.TIMEOUT, "simulated")
+            findings, _ = judge(failure, asked_tokens=want.tokens)
+            return Generation(want.step, want.epoch, began, now, findings), None
+        made = self.generator.run(want, model)
+        return Generation(made.step, made.epoch, began, now, made.findings, made.completion), None
+
+    def stop(self) -> None:
+        """Forget the one that runs."""
+        self.aborted += self.running is not None
+        self.running = None
+
+
+@dataclass
+class Simulation:
+    """A loop over a scripted server, at a simulated time in seconds."""
+
+    server: ScriptedServer
+    health: Health = field(default_factory=Health)
+    model: str | None = MODEL
+    speculates: bool = True
+    now: float = 1000.0
+
+    def __post_init__(self) -> None:
+        policy = Policy(self.health, self.model, self.speculates)
+        client = Client(self.server.url)
+        self.said: list[str] = []
+        self.seen: list[tuple[float, State]] = []
+        self.runner = SimulatedRunner(self.server, Generator(client, policy, lambda: self.now))
+        self.loop = Loop(
+            client,
+            policy,
+            clock=lambda: self.now,
+            runner=self.runner,
+            say=self.said.append,
+            jitter_seed=7,
+        )
+
+    @property
+    def state(self) -> State:
+        """The present state."""
+        return self.loop.snapshot.verdict.state
+
+    @property
+    def codes(self) -> list[str]:
+        """The present reasons' codes."""
+        return [n.code for n in self.loop.snapshot.verdict.notes]
+
+    def run(
+        self,
+        seconds: float,
+        each: Callable[[float], None] | None = None,
+        until: Iterable[State] = (),
+    ) -> float:
+        """Let time pass; `each` is called before every turn with the seconds passed. Ends early
+        in one of the `until` states. Returns the seconds that passed."""
+        began, stop = self.now, set(until)
+        while self.now - began < seconds:
+            if each is not None:
+                each(self.now - began)
+            self.loop.turn(self.now)
+            self.seen.append((self.now, self.state))
+            if self.state in stop:
+                break
+            self.now += self.loop.next_look_s()
+        return self.now - began
+
+    def to_ready(self) -> None:
+        """Through the gate."""
+        self.run(600, until=[State.READY])
+        assert self.state is State.READY, self.loop.snapshot.verdict.line
+
+    def states(self) -> list[State]:
+        """The states gone through, each once a visit."""
+        visits: list[State] = []
+        for _, state in self.seen:
+            if not visits or visits[-1] is not state:
+                visits.append(state)
+        return visits
