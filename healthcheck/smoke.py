@@ -184,11 +184,12 @@ def _checks(target: Target, report: Report) -> Iterator[Check]:
         ready = _await_ready(target, target.health)
         report.timings_s["ready"] = time.monotonic() - began
         yield ready
+    first = _scrape(target)
     yield _warm_up(target)
     yield from _scored(target)
     yield _chat(target)
     if target.speculates:
-        yield _speculation(target, report)
+        yield _speculation(target, report, first)
 
 
 def _await_listening(target: Target) -> Check:
@@ -325,11 +326,13 @@ def _chat(target: Target) -> Check:
     return Check("chat", Outcome.GOOD, f"answered {shown!r}", answer.elapsed_s)
 
 
-def _speculation(target: Target, report: Report) -> Check:
-    """Draft enough, several requests at once, that acceptance is a figure and not a chance."""
+def _speculation(target: Target, report: Report, first: Exposition | Failure) -> Check:
+    """Draft enough, several requests at once, that acceptance is a figure and not a chance.
+
+    Counted since `first`, so that the drafts of the checks before this one count as well.
+    """
     budgets = target.profile.health
     began = time.monotonic()
-    first = _scrape(target)
     before = first.speculation() if isinstance(first, Exposition) else None
     if before is None:
         return Check(
