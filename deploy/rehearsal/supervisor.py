@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deploy import recipe
-from deploy.rehearsal.server import PROFILE, check_port_free
+from deploy.rehearsal.environment import check_fault
+from deploy.rehearsal.server import PROFILE, check_platform, check_port_free
 from healthcheck import explain
 from healthcheck import smoke as test
 from healthcheck.client import Client
@@ -84,8 +85,11 @@ def rehearsal(
 ) -> Iterator[Running]:
     """Start both processes; stop them by pid on the way out, however that is taken.
 
-    Raises RehearsalError before anything is started if a port is taken.
+    Raises RehearsalError before anything is started: an unknown fault, a port that is taken, or an
+    environment without vLLM.
     """
+    check_fault(environ.get("REHEARSAL_FAULT"))
+    check_platform(recipe.load().vllm.version)
     for port in (server_port, health_port):
         check_port_free(HOST, port)
     logs.mkdir(parents=True, exist_ok=True)
@@ -151,6 +155,8 @@ def smoke(report_file: Path | None, say: Callable[[str], None]) -> int:
             )
             if report.exit_code:
                 report.cause = _cause(running.server.log)
+                if report.cause is None and (end := running.ended()):
+                    say(f"{end}; its log ends: {_last_line(running.server.log)}")
     except KeyboardInterrupt:
         say("interrupted; server and health service are stopped")
         return 130
@@ -162,6 +168,12 @@ def _cause(log: Path) -> Mapping[str, object] | None:
     with log.open("rb") as stream:
         cause = explain.explain_stream(stream).cause
     return None if cause is None else asdict(cause)
+
+
+def _last_line(log: Path) -> str:
+    """The last line of a log that holds anything, shortened."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "nothing")
 
 
 def free_port() -> int:

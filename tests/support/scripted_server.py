@@ -123,6 +123,8 @@ class ScriptedServer:
         if path == "/v1/completions" and method == "POST":
             self.completions.append(payload)
             return (self.on_completion or self.complete)(payload)
+        if path == "/v1/chat/completions" and method == "POST":
+            return self.chat(payload)
         return 404, b'{"detail":"Not Found"}'
 
     def complete(self, payload: Mapping[str, Any]) -> Reply:
@@ -137,6 +139,14 @@ class ScriptedServer:
             engine.draft(max(tokens // 4, 1))
         seed = 0 if self.fixed_seed or self.greedy else payload["seed"]
         return 200, json.dumps(completion(payload["prompt"], seed, tokens, self.greedy)).encode()
+
+    def chat(self, payload: Mapping[str, Any]) -> Reply:
+        """A thinking answer: all of it in `reasoning`, none in `content`."""
+        body = completion(payload["messages"][-1]["content"], 0, int(payload["max_tokens"]))
+        text = body["choices"][0]["text"]
+        message = {"role": "assistant", "content": None, "reasoning": text}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
+        return 200, json.dumps({**body, "choices": [choice]}).encode()
 
     def exposition(self) -> str:
         """The needed families, with the _created series and others that a reader must skip."""

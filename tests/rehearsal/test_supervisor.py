@@ -1,0 +1,117 @@
+"""Server and health service run together, as `make rehearsal` and `make smoke-test` run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.rehearsal.supervisor import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+# A start is half a minute of imports on idle cores, several times that on busy ones.
+PATIENCE_S = 500.0
+
+
+def command(*words: str, **environ: str) -> subprocess.Popen[str]:
+    """`python -m deploy.rehearsal` with its output piped."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("REHEARSAL_", "DSPARK_P"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "deploy.rehearsal", *words],
+        cwd=ROOT,
+        env={**kept, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Everything that descends from it now."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """Whether none of them is left, given a moment."""
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.real
+def test_the_smoke_test_holds_on_real_vllm(tmp_path: Path) -> None:
+    """The main job: real server, real draft, real health service, every row good, nothing left."""
+    report = tmp_path / "report.json"
+    process = command("smoke", "--json", str(report))
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    data = json.loads(report.read_text("utf-8"))
+    assert data["verdict"] == "good"
+    assert data["vllm_version"] == "0.27.1"
+    assert {"ready", "sampling", "drafting", "acceptance"} <= {c["name"] for c in data["checks"]}
+    assert 0.4 < data["acceptance"]["rate"] < 0.9
+    assert len(data["acceptance"]["per_position"]) == 5
+
+
+@pytest.mark.real
+def test_the_missing_attribute_is_named_and_not_its_wrapper(tmp_path: Path) -> None:
+    """Exit 1; table and report carry dspark.missing_d2t_attr from the worker's line."""
+    report = tmp_path / "report.json"
+    process = command("smoke", "--json", str(report), REHEARSAL_FAULT="drop-draft-attribute")
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, output
+    assert "cause: dspark.missing_d2t_attr in Worker" in output
+    cause = json.loads(report.read_text("utf-8"))["cause"]
+    assert cause["id"] == "dspark.missing_d2t_attr"
+    assert "draft_id_to_target_id" in cause["evidence"][0]["text"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_an_interrupted_run_leaves_no_process(sign: signal.Signals) -> None:
+    """Interrupted while the server loads, both services are stopped and the exit code says so."""
+    server, health = free_port(), free_port()
+    process = command("run", "--port", str(server), "--health-port", str(health))
+    until = time.monotonic() + PATIENCE_S
+    while len(started := family(process)) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(3)  # into the imports, where a signal is handled last
+    started = family(process)
+    assert len(started) >= 2
+    process.send_signal(sign)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, output
+    assert gone(started)
+    assert f"http://127.0.0.1:{server}" in output
+    assert f"http://127.0.0.1:{health}" in output
+
+
+def test_a_port_in_use_starts_nothing() -> None:
+    """One line that names the port, exit 1."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = command("run", "--port", str(port), "--health-port", str(free_port()))
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert output.splitlines() == [
+        f"rehearsal: port {port} on 127.0.0.1: Address already in use: stop what listens there or"
+        " give --port"
+    ]
+
+
+def test_an_unknown_fault_starts_nothing() -> None:
+    """The legal names are told; exit 2."""
+    process = command("smoke", REHEARSAL_FAULT="no-such-fault")
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2, output
+    assert "REHEARSAL_FAULT=no-such-fault: unknown fault: use one of " in output
+    assert len(output.splitlines()) == 1
