@@ -226,7 +226,8 @@ _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;margin:1rem auto;max-width:60rem;padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:1.5rem}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .5rem;
-border-bottom:1px solid #8884;vertical-align:top;overflow-wrap:anywhere}
+border-bottom:1px solid #8884;vertical-align:top;overflow-wrap:break-word}
+td:last-child{overflow-wrap:anywhere}
 .state{padding:.2rem .6rem;border-radius:.4rem;color:#fff;background:#b3261e}
 .pass{background:#1a7f37}.warn{background:#9a6700}
 :root{color-scheme:light dark}

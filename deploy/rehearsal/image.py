@@ -67,7 +67,16 @@ def ensure() -> str:
         _require_disk()
         _say(f"making {name}")
         _commit(root, name)
+        _remove_older(name)
     return name
+
+
+def _remove_older(name: str) -> None:
+    """Stand-ins of older shims or series are 600 MB each; one that is in use stays."""
+    listed = _docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY)
+    for image in listed.stdout.decode().split():
+        if image != name:
+            _docker("image", "rm", image, check=False)
 
 
 def ensure_root() -> str:
