@@ -3,13 +3,13 @@ PYTHON ?= python3
 PROFILE ?= mi355x
 
 .DEFAULT_GOAL := help
-.PHONY: help test smoke-test rehearsal plan preflight up down logs status weights prove bench lint clean
+.PHONY: help test smoke-test rehearsal plan preflight up down logs status weights test-containers prove bench lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
 environment = $(PYTHON) -m deploy environment
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... for some
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $(TESTS)
@@ -40,6 +40,9 @@ status: ## say what runs of PROFILE and whether it is ready
 
 weights: ## download the weights of PROFILE into the volume of the containers
 	@$(PYTHON) -m deploy.host --profile $(PROFILE) weights
+
+test-containers: ## build the images and drill them on a Docker engine
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m docker $(TESTS)
 
 prove: ## the long statistical proofs, and the audit over every release
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $(TESTS)

@@ -1,0 +1,336 @@
+"""`python -m deploy.host`: build, start, watch and stop the containers on this host.
+
+`up` reads what only this host knows (the groups of its GPU devices), takes the rest from the
+recipe, writes both to build/compose/PROFILE.env and calls `docker compose` with it. A variable that
+is already in the environment wins; PASSED lists those that may be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy import environment, recipe
+from deploy.environment import SetupError
+from deploy.recipe import Profile, Recipe, RecipeError
+from patches import series
+from patches.errors import PatchesError
+
+ROOT = Path(__file__).resolve().parent.parent
+ENV_FILES = ROOT / "build" / "compose"
+KFD = Path("/dev/kfd")
+DRI = Path("/dev/dri")
+
+# Compose wants the groups of a service to be distinct; this one owns nothing (Debian's nogroup).
+NO_GROUP = 65534
+# The user of docker/Dockerfile.healthcheck.
+HEALTH_UID = 65532
+
+# A server that ended this often without ever being ready will not be ready.
+RESTARTS = 3
+POLL_S = 2.0
+
+SECRETS = ("API_KEY_FILE", "HEALTH_TOKEN_FILE", "HF_TOKEN_FILE", "CA_FILE", "PIP_CONFIG")
+READ_BY_HEALTH = ("API_KEY_FILE", "HEALTH_TOKEN_FILE")
+PASSED = (
+    *SECRETS,
+    *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE"),
+    *("BIND", "SERVER_PORT", "HEALTH_PORT", "WEIGHTS", "COMPOSE_PROJECT_NAME"),
+    *("DSPARK_SPECULATION", "REHEARSAL_FAULT", "REHEARSAL_SITE"),
+)
+
+_LOG = "/var/log/dspark-rocm/server.log"
+_ARG = re.compile(r"^ARG BASE_IMAGE=(\S+)$", re.MULTILINE)
+
+
+class HostError(RuntimeError):
+    """The containers cannot be had here; the message is one line: setting, value seen, fix."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Numeric groups of the GPU devices of this host; names mean other groups in an image."""
+
+    kfd: int
+    render: int
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand; 0 good, 1 refused or not ready, 2 misused."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.host", description=__doc__)
+    parser.add_argument("--profile", default="mi355x", help="profile of the recipe")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, run, text in (
+        ("up", run_up, "build, start and wait until sampled text was generated"),
+        ("down", run_down, "stop and remove both containers; volumes stay"),
+        ("logs", run_logs, "follow both logs"),
+        ("status", run_status, "say what runs and whether it is ready"),
+        ("weights", run_weights, "download the recipe's weights into the volume"),
+    ):
+        commands.add_parser(name, help=text).set_defaults(run=run)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args.profile))
+    except (HostError, RecipeError, SetupError, PatchesError) as e:
+        print(f"host: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_up(name: str) -> int:
+    """Build unless SERVER_IMAGE names an image, start, and wait."""
+    loaded = recipe.load()
+    profile = loaded.profile(name)
+    environ = dict(os.environ)
+    if profile.is_rehearsal:
+        environ = {**stand_in(), **environ}
+        groups = Groups(0, NO_GROUP)
+    else:
+        groups = read_groups(KFD, DRI)
+    values = variables(loaded, profile, groups, environ)
+    compose = Compose(profile, write(profile, values))
+    if not environ.get("SERVER_IMAGE"):
+        compose.run("build")
+        compose.keep_previous(values["SERVER_IMAGE"])
+    compose.run("up", "--detach", "--no-build")
+    return compose.wait()
+
+
+def run_down(name: str) -> int:
+    """Health service first, then the server, which drains."""
+    found(name).run("down")
+    return 0
+
+
+def run_logs(name: str) -> int:
+    """Both logs until interrupted."""
+    return found(name).call("logs", "--follow", "--tail", "200")
+
+
+def run_status(name: str) -> int:
+    """The containers, and the health service's own word; its exit code."""
+    compose = found(name)
+    compose.run("ps", "--all")
+    return compose.health("check", "--for", "ready")
+
+
+def run_weights(name: str) -> int:
+    """The only command that reaches a model hub; the server itself is offline."""
+    profile = recipe.load().profile(name)
+    if profile.is_rehearsal:
+        raise HostError(f"profile: got {name}, whose models are generated; there is no download")
+    command = ["hf", "download", profile.model.id]
+    if profile.revision:
+        command += ["--revision", profile.revision]
+    return found(name).call(
+        *("run", "--rm", "--no-deps", "--env", "HF_HUB_OFFLINE=0", "server", *command)
+    )
+
+
+def read_groups(kfd: Path, dri: Path) -> Groups:
+    """The groups that own the GPU devices. Raises HostError that names the missing device."""
+    fix = "load the amdgpu driver (modprobe amdgpu), or `make up PROFILE=rehearsal` without a GPU"
+    if not kfd.exists():
+        raise HostError(f"{kfd}: is not there; {fix}")
+    nodes = sorted(dri.glob("renderD*"))
+    if not nodes:
+        raise HostError(f"{dri}/renderD*: none is there; {fix}")
+    first, second = kfd.stat().st_gid, nodes[0].stat().st_gid
+    if first == second:
+        return Groups(first, NO_GROUP)
+    return Groups(first, second)
+
+
+def variables(
+    loaded: Recipe, profile: Profile, groups: Groups, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What compose.yaml interpolates. Raises HostError for a value that cannot work."""
+    kind = "rehearsal-" if profile.is_rehearsal else ""
+    version = f"{loaded.vllm.version}-{series.load().sha256[:12]}"
+    made = {
+        "COMPOSE_PROJECT_NAME": "dspark-rocm",
+        "BASE_IMAGE": loaded.vllm.pinned_image,
+        "HEALTH_BASE_IMAGE": base_of(ROOT / "docker" / "Dockerfile.healthcheck"),
+        "SERVER_IMAGE": f"dspark-rocm/server:{kind}{version}",
+        "HEALTH_IMAGE": f"dspark-rocm/healthcheck:{kind}{version}",
+    }
+    made |= {name: environ[name] for name in PASSED if environ.get(name)}
+    check(made)
+    return {
+        **made,
+        "DSPARK_PROFILE": profile.name,
+        "KFD_GID": str(groups.kfd),
+        "RENDER_GID": str(groups.render),
+        "VLLM_VERSION": loaded.vllm.version,
+        "GPU_ARCH": profile.gpu.arch if profile.gpu else "cpu",
+    }
+
+
+def check(values: Mapping[str, str]) -> None:
+    """Refuse what compose would fail on later, or mount as an empty folder. Raises HostError."""
+    switch = values.get("DSPARK_SPECULATION", "on")
+    if switch not in ("on", "off"):
+        raise HostError(f"DSPARK_SPECULATION: got {switch!r}; give on or off")
+    for name, value in values.items():
+        if "\n" in value or "'" in value:
+            raise HostError(f"{name}: got {value!r}; leave quotes and line breaks out")
+    for name in SECRETS:
+        if name not in values:
+            continue
+        path = Path(values[name])
+        if not path.is_absolute() or not path.is_file():
+            raise HostError(f"{name}: got {path}; give the absolute path of a file")
+        status = path.stat()
+        readable = status.st_mode & stat.S_IROTH or status.st_uid == HEALTH_UID
+        if name in READ_BY_HEALTH and not readable:
+            raise HostError(
+                f"{name}: {path} cannot be read by the health service, which is user {HEALTH_UID};"
+                f" chown {HEALTH_UID} {path}"
+            )
+
+
+def base_of(dockerfile: Path) -> str:
+    """The default base image that a Dockerfile pins."""
+    match = _ARG.search(dockerfile.read_text(encoding="utf-8"))
+    if match is None:
+        raise HostError(f"{dockerfile}: has no ARG BASE_IMAGE=...; add it")
+    return match[1]
+
+
+def stand_in() -> dict[str, str]:
+    """The rehearsal's base images, made from its environment if this engine has none."""
+    python = environment.ensure("rehearsal")
+    ended = subprocess.run(
+        [str(python), "-m", "deploy.rehearsal.image"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        raise HostError("rehearsal: its base image cannot be made; see the line above")
+    lines = (line.partition("=") for line in ended.stdout.splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def env_text(values: Mapping[str, str]) -> str:
+    """The values as an env file; single quotes keep compose from expanding them."""
+    return "".join(f"{name}='{value}'\n" for name, value in values.items())
+
+
+def write(profile: Profile, values: Mapping[str, str]) -> Path:
+    """The env file of a profile, whole or not at all."""
+    ENV_FILES.mkdir(parents=True, exist_ok=True)
+    path = ENV_FILES / f"{profile.name}.env"
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(env_text(values), encoding="utf-8")
+    unfinished.replace(path)
+    return path
+
+
+def found(name: str) -> Compose:
+    """Compose with what `up` wrote. Raises HostError when it never ran."""
+    profile = recipe.load().profile(name)
+    path = ENV_FILES / f"{profile.name}.env"
+    if not path.exists():
+        raise HostError(f"{path}: is not there; make up PROFILE={name} writes it")
+    return Compose(profile, path)
+
+
+@dataclass(frozen=True)
+class Compose:
+    """`docker compose` with the files of a profile."""
+
+    profile: Profile
+    env_file: Path
+
+    def command(self, *arguments: str) -> list[str]:
+        """The whole command line."""
+        files = ["compose.yaml", *(["compose.rehearsal.yaml"] if self.profile.is_rehearsal else [])]
+        chosen = [word for file in files for word in ("--file", str(ROOT / "deploy" / file))]
+        return ["docker", "compose", "--env-file", str(self.env_file), *chosen, *arguments]
+
+    def call(self, *arguments: str) -> int:
+        """Run it in the foreground and return its exit code. Raises HostError without docker."""
+        return _run(self.command(*arguments)).returncode
+
+    def run(self, *arguments: str) -> None:
+        """Run it in the foreground. Raises HostError when it fails."""
+        code = self.call(*arguments)
+        if code:
+            raise HostError(
+                f"docker compose {arguments[0]}: ended with {code}; see its lines above"
+            )
+
+    def health(self, *arguments: str) -> int:
+        """`python -m healthcheck` inside the health service."""
+        return self.call("exec", "-T", "healthcheck", "python3", "-m", "healthcheck", *arguments)
+
+    def keep_previous(self, image: str) -> None:
+        """Name the image that runs now, if it is another one, so that `up` can go back to it."""
+        container = self._server()
+        if not container:
+            return
+        running = _read(["docker", "inspect", "--format", "{{.Image}}", container])
+        if running != _read(["docker", "inspect", "--format", "{{.Id}}", image]):
+            kind = "rehearsal-" if self.profile.is_rehearsal else ""
+            _run(["docker", "tag", running, f"dspark-rocm/server:{kind}previous"])
+
+    def wait(self) -> int:
+        """Until the health service is ready, the start budget is spent, or the server gave up.
+
+        Every change is told on stderr; a server that ends again and again is explained.
+        """
+        budget = f"{self.profile.health.start_budget_s:g}"
+        container = self._server()
+        before = _restarts(container)
+        command = self.command(
+            *("exec", "-T", "healthcheck", "python3", "-m", "healthcheck", "wait"),
+            *("--timeout", budget),
+        )
+        with subprocess.Popen(command) as waiting:
+            while waiting.poll() is None:
+                if _restarts(container) - before >= RESTARTS:
+                    waiting.terminate()
+                    waiting.wait()
+                    print(f"host: the server ended {RESTARTS} times; its log says:", flush=True)
+                    self.health("explain", f"{_LOG}.1")
+                    return 1
+                time.sleep(POLL_S)
+        return waiting.returncode
+
+    def _server(self) -> str:
+        """The id of the server's container, empty when there is none."""
+        return _read(self.command("ps", "--all", "--quiet", "server"))
+
+
+def _restarts(container: str) -> int:
+    told = _read(["docker", "inspect", "--format", "{{.RestartCount}}", container])
+    return int(told) if told.isdigit() else 0
+
+
+def _read(command: Sequence[str]) -> str:
+    """What a command prints, empty when it fails."""
+    return _run(command, capture=True).stdout.strip()
+
+
+def _run(command: Sequence[str], *, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=capture, text=True, check=False)
+    except FileNotFoundError as e:
+        raise HostError(
+            "docker: is not installed; install an engine with its compose plugin"
+        ) from e
+
+
+if __name__ == "__main__":
+    sys.exit(main())

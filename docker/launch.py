@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""What stands around the entrypoint in a container: secrets that are files, and a copy of the log.
+
+    launch.py [ARGUMENT...]
+
+Runs docker/entrypoint.py with the arguments.
+VLLM_API_KEY_FILE and HF_TOKEN_FILE name files whose one line becomes VLLM_API_KEY and HF_TOKEN; an
+empty file sets nothing.
+DSPARK_LOG names a file that gets a copy of all output, for the health service to explain a failed
+start from. Each start begins a new file and keeps the last one as FILE.1, as does a full file.
+The exit code is the server's. Exit code 1 before it starts: a file cannot be read or written.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+ENTRYPOINT = Path(__file__).with_name("entrypoint.py")
+SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
+LOG = "DSPARK_LOG"
+
+# A start logs well under 1 MB; this holds days of a chatty server, twice with FILE.1.
+LOG_LIMIT_BYTES = 50_000_000
+# How long what is left in the pipe is waited for once the server has ended.
+LEFTOVER_S = 5.0
+_POLL_S = 0.2
+_BLOCK_BYTES = 65536
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+class LaunchError(RuntimeError):
+    """The server may not start; the message is one line: the setting, the value seen, the fix."""
+
+
+class LogFile:
+    """The copy of the output: begun anew when made, rotated when full. Raises LaunchError."""
+
+    def __init__(self, path: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
+        self._path = path
+        self._limit_bytes = limit_bytes
+        self._file: BinaryIO | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._begin()
+        except OSError as e:
+            fix = "mount a folder there that can be written, or leave it unset"
+            raise LaunchError(f"{LOG}: {path}: {e.strerror}; {fix}") from e
+
+    def write(self, data: bytes) -> None:
+        """Add to the copy. A disk that fills up costs the copy, never the server."""
+        try:
+            if self._file is None or self._file.tell() >= self._limit_bytes:
+                self._begin()
+            assert self._file is not None
+            self._file.write(data)
+        except OSError:
+            self._file = None
+
+    def _begin(self) -> None:
+        if self._path.exists():
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+        self._file = self._path.open("ab", buffering=0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the secrets, then become the entrypoint, or run it with its output copied."""
+    command = [sys.executable, str(ENTRYPOINT), *arguments]
+    try:
+        read_secrets(os.environ)
+        path = os.environ.get(LOG)
+        log = LogFile(Path(path)) if path else None
+    except LaunchError as e:
+        print(f"launch: {e}", file=sys.stderr)
+        return 1
+    if log is None:
+        os.execv(sys.executable, command)
+    return run_copied(command, log)
+
+
+def read_secrets(environ: MutableMapping[str, str]) -> None:
+    """Fill NAME from the file that NAME_FILE names. Raises LaunchError."""
+    for name in SECRETS:
+        path = environ.pop(f"{name}_FILE", None)
+        if not path:
+            continue
+        try:
+            value = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as e:
+            reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
+            raise LaunchError(
+                f"{name}_FILE: {path}: {reason}; mount a readable file, or leave it unset"
+            ) from e
+        if len(value.split()) > 1:
+            raise LaunchError(
+                f"{name}_FILE: {path}: holds more than one word; give the secret only"
+            )
+        if value:
+            environ[name] = value
+
+
+def run_copied(command: Sequence[str], log: LogFile) -> int:
+    """Run `command`, copy its output to ours and to `log`, and return its exit code.
+
+    This process stays in between, and does not exec, because a container ends with its main
+    process: a copier beside the server would be killed before it wrote the last lines, which are
+    those that tell why.
+    """
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def forward(number: int, _: FrameType | None) -> None:
+        server.send_signal(number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    assert server.stdout is not None
+    copy_output(server, server.stdout, log)
+    code = server.wait()
+    return code if code >= 0 else 128 - code  # as a shell tells a death by signal
+
+
+def copy_output(server: subprocess.Popen[bytes], pipe: BinaryIO, log: LogFile) -> None:
+    """Copy until the pipe ends, or `LEFTOVER_S` after the server did.
+
+    A stopped worker may outlive the server and hold the pipe open; the container must end all the
+    same, or nothing restarts it.
+    """
+    until: float | None = None
+    while until is None or time.monotonic() < until:
+        if select.select([pipe], [], [], _POLL_S)[0]:
+            data = os.read(pipe.fileno(), _BLOCK_BYTES)
+            if not data:
+                return
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            log.write(data)
+        if until is None and server.poll() is not None:
+            until = time.monotonic() + LEFTOVER_S
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

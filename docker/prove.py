@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""The build step of the image: apply the series to its vLLM, prove it, write the provenance.
+
+    prove.py FILE
+
+Every proof is made in the layer that the image keeps: the release is the recipe's, every file of
+the series has its exact hash, each patched file compiles, and the static audit finds nothing that
+the AMD DSpark draft lacks. Exit codes: 0 proven and FILE written, 1 not proven.
+"""
+
+from __future__ import annotations
+
+import json
+import py_compile
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from deploy import recipe
+from deploy.recipe import RecipeError
+from patches import apply, series, show, tree
+from patches.errors import PatchesError
+
+# What the audit must find usable: the draft's name in vLLM's registry, and the platform folder.
+DRAFT = "DSparkDraftModel"
+PLATFORM = "amd"
+
+
+class NotProvenError(RuntimeError):
+    """The image may not be built; the message is one line."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Apply, prove and write."""
+    if len(arguments) != 1:
+        print("prove: give one argument: the file to write the provenance to", file=sys.stderr)
+        return 2
+    from entrypoint import Refusal, vllm_root  # type: ignore[import-not-found]  # beside us
+
+    try:
+        root = vllm_root()
+        check_release(root, recipe.load())
+        loaded = series.load()
+        for status, sha256 in apply.apply(root, loaded).changed:
+            print(f"prove: applied {status.patch}: {status.target} is now {sha256}")
+        compile_targets(root, loaded)
+        proven = {**show.provenance(loaded, root), "audit": audit(root)}
+        check_carried(proven)
+        Path(arguments[0]).write_text(show.as_json(proven) + "\n", encoding="utf-8")
+    except (Refusal, RecipeError, PatchesError, NotProvenError) as e:
+        print(f"prove: {e}", file=sys.stderr)
+        return 1
+    print(f"prove: proven; see {arguments[0]}")
+    return 0
+
+
+def check_release(root: Path, loaded: recipe.Recipe) -> None:
+    """Refuse a vLLM of another release than the recipe's. Raises NotProvenError."""
+    seen = (tree.find(root).version or "of unknown release").partition("+")[0]
+    pinned = loaded.vllm.version
+    if seen != pinned:
+        raise NotProvenError(
+            f"vLLM in the base image: is {seen}, the recipe pins {pinned}; "
+            f"build on {loaded.vllm.pinned_image} or mend deploy/recipe.toml"
+        )
+
+
+def compile_targets(root: Path, loaded: series.Series) -> None:
+    """Compile what the series changed, so that no older bytecode is left beside it.
+
+    Raises NotProvenError for a file that does not compile.
+    """
+    for path in sorted({target.path for patch in loaded.patches for target in patch.targets}):
+        file = tree.find(root).path(path)
+        if not file.exists():
+            continue  # the carried check names it
+        try:
+            py_compile.compile(str(file), doraise=True)
+        except py_compile.PyCompileError as e:
+            raise NotProvenError(f"{file}: does not compile: {e.msg.strip()}") from e
+
+
+def check_carried(proven: dict[str, Any]) -> None:
+    """Refuse a tree that lacks a patch. Raises NotProvenError that names each."""
+    lacking = [f"{s['patch']} is {s['state']}" for s in proven["tree"]["status"]]
+    if not proven["tree"]["carried"]:
+        raise NotProvenError(f"series: is not carried: {'; '.join(lacking)}")
+
+
+def audit(root: Path) -> Any:
+    """The audit's own JSON for the AMD draft. Raises NotProvenError if it finds a gap."""
+    command = [sys.executable, "-m", "patches", "audit", str(root)]
+    command += ["--arch", DRAFT, "--platform", PLATFORM, "--format", "json"]
+    ended = subprocess.run(
+        command,
+        cwd=Path(__file__).resolve().parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        told = " ".join((ended.stderr or ended.stdout).split())
+        raise NotProvenError(f"audit of {DRAFT} on {PLATFORM}: exit {ended.returncode}: {told}")
+    return json.loads(ended.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,162 @@
+"""The pair of containers under faults, with the verdict that each must bring.
+
+The stack is one for all drills; each starts from READY, and what still runs after it is READY again.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+import docker
+from tests.support.containers import READY_S, Images, Stack, wait_for
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(autouse=True)
+def from_ready_to_ready(stack: Stack) -> Iterator[None]:
+    """Each drill begins when the service is ready and must end so."""
+    if not stack.runs():
+        stack.up()
+    stack.until_state("READY", deadline_s=READY_S)
+    yield
+    if stack.runs():
+        stack.until_state("READY", "DEGRADED", deadline_s=READY_S)
+
+
+def test_up_returned_because_sampled_text_was_generated(stack: Stack) -> None:
+    """After `up --wait` the gate's proofs are in the report, and both containers are healthy."""
+    report = stack.report()
+    assert report["gate"]["passed"] is True
+    checks = {c["check"]: c["outcome"] for c in report["gate"]["findings"]["probe"]}
+    assert checks["real tokens"] == checks["sampling"] == checks["drafting"] == "good"
+    for service in ("server", "healthcheck"):
+        assert stack.container(service).attrs["State"]["Health"]["Status"] == "healthy"
+
+
+def test_a_client_needs_the_key_and_gets_an_answer(stack: Stack) -> None:
+    """The key of the secret file guards /v1; with it, text comes back."""
+    body = {"model": "rehearsal", "prompt": "say", "max_tokens": 8, "temperature": 1.0}
+    url = f"{stack.server_url}/v1/completions"
+    assert requests.post(url, json=body, timeout=60).status_code == 401
+    key = {"Authorization": f"Bearer {stack.key}"}
+    answer = requests.post(url, json=body, headers=key, timeout=120)
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["text"]
+
+
+def test_probes_are_open_and_the_report_is_not(stack: Stack) -> None:
+    """/readyz answers anyone; /report wants the token of the secret file."""
+    assert stack.probe("/readyz")[0] == 200
+    assert requests.get(f"{stack.health_url}/report", timeout=10).status_code == 401
+
+
+def test_ports_are_bound_to_the_loopback(stack: Stack) -> None:
+    """Nothing is published beyond this host unless BIND says so."""
+    for service in ("server", "healthcheck"):
+        ports = stack.container(service).attrs["NetworkSettings"]["Ports"]
+        assert {b["HostIp"] for bound in ports.values() for b in bound or []} == {"127.0.0.1"}
+
+
+def test_secrets_are_in_no_environment_and_no_log(stack: Stack) -> None:
+    """Neither `docker inspect` nor the logs show the key or the token."""
+    for service in ("server", "healthcheck"):
+        container = stack.container(service)
+        shown = f"{container.attrs}{container.logs().decode()}"
+        assert stack.key not in shown
+        assert stack.token not in shown
+
+
+def test_an_init_is_the_first_process(stack: Stack) -> None:
+    """Orphans are reaped: process 1 of the server's container is an init."""
+    first = stack.container("server").exec_run(["cat", "/proc/1/comm"]).output.decode()
+    assert "init" in first
+
+
+def test_a_stopped_engine_is_not_ready_then_stalled_and_recovers(stack: Stack) -> None:
+    """SIGSTOP: /health stays 200, the verdict falls to STALLED, SIGCONT brings READY back."""
+    pid = stack.engine_process()
+    stack.signal_engine("STOP", pid)
+    try:
+        stack.until_state("NOT_READY", "STALLED")
+        assert requests.get(f"{stack.server_url}/health", timeout=10).status_code == 200
+        assert stack.probe("/readyz")[0] == 503
+        stack.until_state("STALLED")
+        assert stack.probe("/livez/engine")[0] == 503
+        assert stack.probe("/livez")[0] == 200
+    finally:
+        stack.signal_engine("CONT", pid)
+
+
+def test_a_paused_server_is_not_ready_and_recovers(stack: Stack) -> None:
+    """A frozen container answers nothing: not ready, and never taken for a dead one."""
+    server = stack.container("server")
+    server.pause()
+    try:
+        assert stack.until_state("NOT_READY", "STALLED", "DEAD") != "DEAD"
+    finally:
+        server.unpause()
+
+
+def test_a_cut_network_is_not_ready_and_recovers(stack: Stack) -> None:
+    """The health service off the network cannot tell, says not ready, and finds back."""
+    network = next(
+        n
+        for n in stack.engine.networks.list()
+        if n.name == f"{stack.values['COMPOSE_PROJECT_NAME']}_default"
+    )
+    health = stack.container("healthcheck")
+    network.disconnect(health)
+    try:
+        stack.until_state("NOT_READY", "DEAD")
+    finally:
+        network.connect(health, aliases=["healthcheck"])
+
+
+def test_a_killed_engine_is_seen_and_the_container_starts_again(stack: Stack) -> None:
+    """vLLM ends with code 0 when its engine dies: unready at once, restarted, READY by a new gate."""
+    before = stack.container("server").attrs["RestartCount"]
+    stack.signal_engine("KILL", stack.engine_process())
+    stack.until_state("NOT_READY", "DEAD", "SMOKE", "LOADING")
+    wait_for(
+        lambda: stack.container("server").attrs["RestartCount"],
+        lambda count: count > before,
+        "a restart",
+        60,
+    )
+    stack.until_state("READY", deadline_s=READY_S)
+    assert stack.report()["gate"]["passed"] is True
+
+
+def test_too_little_memory_is_an_oom_kill_and_not_a_quiet_end(
+    engine: docker.DockerClient, stack: Stack, images: Images
+) -> None:
+    """A start under a limit that it does not fit into ends by the kernel, and the engine says so."""
+    container = engine.containers.run(
+        images.server,
+        detach=True,
+        init=True,
+        mem_limit="300m",
+        memswap_limit="300m",
+        environment={"DSPARK_PROFILE": "rehearsal"},
+        volumes={stack.values["REHEARSAL_SITE"]: {"bind": "/opt/rehearsal/site", "mode": "ro"}},
+    )
+    try:
+        code = container.wait(timeout=180)["StatusCode"]
+        container.reload()
+        assert code != 0
+        assert container.attrs["State"]["OOMKilled"] is True
+    finally:
+        container.remove(force=True)
+
+
+def test_stopping_drains_and_ends_well(stack: Stack) -> None:
+    """`stop` ends both within their grace: SIGTERM is enough, nothing is killed."""
+    started = time.monotonic()
+    stack.compose("stop")
+    took = time.monotonic() - started
+    codes = {s: stack.container(s).attrs["State"]["ExitCode"] for s in ("server", "healthcheck")}
+    assert codes == {"server": 0, "healthcheck": 0}
+    assert took < 20 + 15  # the grace periods of both

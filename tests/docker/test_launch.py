@@ -1,0 +1,139 @@
+"""docker/launch.py: secrets from files, the copy of the log, signals and exit codes."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docker" / "launch.py"
+
+
+def module() -> ModuleType:
+    """docker/launch.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("launch", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def launch(*arguments: str, **environ: str) -> subprocess.Popen[str]:
+    """launch.py with the entrypoint's own escape to another program."""
+    return subprocess.Popen(
+        [sys.executable, str(FILE), *arguments],
+        env={"PATH": os.environ["PATH"], **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_secret_of_a_file_reaches_the_server(tmp_path: Path) -> None:
+    """VLLM_API_KEY_FILE becomes VLLM_API_KEY without the line's end, and is gone itself."""
+    key = tmp_path / "key"
+    key.write_text("s3cret\n")
+    output, _ = launch("env", VLLM_API_KEY_FILE=str(key)).communicate(timeout=60)
+    lines = output.splitlines()
+    assert "VLLM_API_KEY=s3cret" in lines
+    assert not any(line.startswith("VLLM_API_KEY_FILE") for line in lines)
+
+
+def test_an_empty_secret_sets_nothing() -> None:
+    """The null device that compose mounts for an absent secret is no key."""
+    output, _ = launch("env", VLLM_API_KEY_FILE="/dev/null").communicate(timeout=60)
+    assert "VLLM_API_KEY" not in output
+
+
+@pytest.mark.parametrize("content", [None, b"two words\n", b"\xff\xfe"])
+def test_a_secret_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    """A missing file, two words or other bytes than text: one line, exit 1, nothing started."""
+    key = tmp_path / "key"
+    if content is not None:
+        key.write_bytes(content)
+    process = launch("env", HF_TOKEN_FILE=str(key))
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output == ""
+    assert len(errors.splitlines()) == 1
+    assert f"HF_TOKEN_FILE: {key}" in errors
+    assert "two words" not in errors
+
+
+def test_all_output_is_copied_and_the_exit_code_kept(tmp_path: Path) -> None:
+    """Both streams reach stdout and the file, to the last byte before the end."""
+    log = tmp_path / "new" / "server.log"
+    script = "echo out; echo err >&2; printf tail; exit 7"
+    process = launch("sh", "-c", script, DSPARK_LOG=str(log))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert output == "out\nerr\ntail"
+    assert log.read_text() == output
+
+
+def test_each_start_begins_a_new_file_and_keeps_the_last(tmp_path: Path) -> None:
+    """What the run before said is in FILE.1, for the cause of a restart."""
+    log = tmp_path / "server.log"
+    for word in ("first", "second", "third"):
+        launch("echo", word, DSPARK_LOG=str(log)).communicate(timeout=60)
+    assert log.read_text() == "third\n"
+    assert log.with_name("server.log.1").read_text() == "second\n"
+
+
+def test_a_full_file_is_rotated(tmp_path: Path) -> None:
+    """The copy never holds more than its limit and one block, twice."""
+    log = module().LogFile(tmp_path / "log", limit_bytes=10)
+    for word in (b"0123456789", b"abc", b"defghijk", b"x"):
+        log.write(word)
+    assert (tmp_path / "log").read_bytes() == b"x"
+    assert (tmp_path / "log.1").read_bytes() == b"abcdefghijk"
+
+
+def test_a_signal_reaches_the_server_whose_code_counts(tmp_path: Path) -> None:
+    """SIGTERM goes to the server, which ends as it likes."""
+    script = "trap 'echo drained; exit 3' TERM; echo up; while :; do sleep 0.1; done"
+    process = launch("sh", "-c", script, DSPARK_LOG=str(tmp_path / "log"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert output == "drained\n"
+    assert process.returncode == 3
+
+
+def test_a_server_killed_by_a_signal_ends_as_a_shell_tells_it(tmp_path: Path) -> None:
+    """A death by SIGKILL is exit code 137."""
+    process = launch("sh", "-c", "kill -KILL $$", DSPARK_LOG=str(tmp_path / "log"))
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_a_worker_that_outlives_the_server_does_not_keep_the_container(tmp_path: Path) -> None:
+    """A process that holds the pipe open after the server's end delays the end by seconds only."""
+    script = "sleep 300 & echo $!; exit 5"
+    started = time.monotonic()
+    process = launch("sh", "-c", script, DSPARK_LOG=str(tmp_path / "log"))
+    assert process.stdout is not None
+    leftover = int(process.stdout.readline())
+    try:
+        assert process.wait(timeout=120) == 5
+        assert time.monotonic() - started < 120
+    finally:
+        os.kill(leftover, signal.SIGKILL)
+
+
+def test_a_log_that_cannot_be_written_is_refused() -> None:
+    """A folder that is not writable is told before the server starts."""
+    process = launch("env", DSPARK_LOG="/proc/none/server.log")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output == ""
+    assert errors.startswith("launch: DSPARK_LOG: /proc/none/server.log: ")
+    assert len(errors.splitlines()) == 1

@@ -1,0 +1,191 @@
+"""What the container files say, checked without an engine: one fact, one place."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import host, recipe, vocabulary
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILES = [ROOT / "docker/Dockerfile", ROOT / "docker/Dockerfile.healthcheck"]
+COMPOSE = ROOT / "deploy/compose.yaml"
+REHEARSAL = ROOT / "deploy/compose.rehearsal.yaml"
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads compose's !reset as what stands after it."""
+
+
+_Loader.add_constructor("!reset", lambda _loader, _node: None)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A compose file."""
+    loaded: dict[str, Any] = yaml.load(path.read_text(), Loader=_Loader)
+    return loaded
+
+
+def values() -> dict[str, str]:
+    """Variables as `make up` would write them on a host with GPUs."""
+    loaded = recipe.load()
+    return host.variables(loaded, loaded.profile("mi355x"), host.Groups(110, 44), {})
+
+
+def config(environ: dict[str, str], *files: Path) -> subprocess.CompletedProcess[str]:
+    """`docker compose config`, which reads files and asks no engine."""
+    if shutil.which("docker") is None:
+        pytest.skip("docker: its CLI is not installed")
+    chosen = [word for file in files for word in ("--file", str(file))]
+    return subprocess.run(
+        ["docker", "compose", *chosen, "config", "--format", "json"],
+        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_servers_base_is_the_recipes_pin() -> None:
+    """The Dockerfile's default base is the recipe's image, tag and digest."""
+    assert host.base_of(DOCKERFILES[0]) == recipe.load().vllm.pinned_image
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda p: p.name)
+def test_a_base_has_tag_and_digest(dockerfile: Path) -> None:
+    """A base is named by tag for people and by digest for machines."""
+    assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", host.base_of(dockerfile))
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda p: p.name)
+def test_a_dockerfile_keeps_to_docker_20_10(dockerfile: Path) -> None:
+    """No frontend is pulled, and nothing newer than Docker 20.10's BuildKit is used."""
+    text = dockerfile.read_text()
+    newer = (r"^#\s*syntax=", r"<<", r"--link\b", r"--chmod", r"--start-interval", r"--exclude")
+    assert [word for word in newer if re.search(word, text, re.MULTILINE)] == []
+    stages = {m[1] for m in re.finditer(r"^FROM \S+ AS (\S+)", text, re.MULTILINE)}
+    used = {m[1] for m in re.finditer(r"(?:--from|from)=([\w-]+)", text)}
+    assert used <= stages
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda p: p.name)
+def test_a_container_may_start_as_long_as_the_recipe_says(dockerfile: Path) -> None:
+    """HEALTHCHECK's start period is the start budget of every profile that runs on a GPU."""
+    period = re.search(r"--start-period=(\d+)s", dockerfile.read_text())
+    assert period
+    budgets = {p.health.start_budget_s for p in recipe.load().profiles.values() if p.gpu}
+    assert budgets == {float(period[1])}
+
+
+def test_the_grace_of_a_stop_covers_the_drain() -> None:
+    """Compose kills later than the server is told to end its drain by."""
+    for path, name in ((COMPOSE, "mi355x"), (REHEARSAL, "rehearsal")):
+        grace = float(load(path)["services"]["server"]["stop_grace_period"].removesuffix("s"))
+        assert grace > recipe.load().profile(name).serve["shutdown-timeout"]
+
+
+def test_ports_and_the_user_of_the_health_service_agree() -> None:
+    """Ports in compose are the recipe's, and host.py checks files for the image's own user."""
+    ports = recipe.load().ports
+    services = load(COMPOSE)["services"]
+    assert services["server"]["ports"][0].endswith(f":{ports.serve}")
+    assert services["healthcheck"]["ports"][0].endswith(f":{ports.health}")
+    assert f"USER {host.HEALTH_UID}:{host.HEALTH_UID}" in DOCKERFILES[1].read_text()
+
+
+def test_no_vllm_flag_stands_in_compose() -> None:
+    """How to serve is the recipe's alone."""
+    words = set(re.findall(r"--([a-z][a-z-]+)", "\n".join(
+        line.partition("#")[0] for line in COMPOSE.read_text().splitlines()
+    )))  # fmt: skip
+    ours = {"host", "port", "target", "log", "api-key-file", "token-file", "for", "url"}
+    assert words <= ours
+    command = load(COMPOSE)["services"]["server"].get("command")
+    assert command is None
+    assert "host" in vocabulary.load().flags  # the health service's own option has that name too
+
+
+def test_compose_gives_the_server_what_a_gpu_needs() -> None:
+    """Devices, numeric groups, shared memory, limits and volumes are there; files are valid."""
+    done = config(values(), COMPOSE)
+    assert done.returncode == 0, done.stderr
+    server = json.loads(done.stdout)["services"]["server"]
+    assert {d["source"] for d in server["devices"]} == {"/dev/kfd", "/dev/dri"}
+    assert server["group_add"] == ["110", "44"]
+    assert int(server["shm_size"]) >= 16 * 2**30
+    assert server["ulimits"] == {"memlock": -1, "stack": 67108864}
+    assert server["restart"] == "unless-stopped"
+    assert server["init"] is True
+    assert {p["host_ip"] for p in server["ports"]} == {"127.0.0.1"}
+    cache = json.loads(done.stdout)["volumes"]["cache"]["name"]
+    assert recipe.load().vllm.version in cache
+    assert "gfx950" in cache
+
+
+@pytest.mark.parametrize("name", ["KFD_GID", "RENDER_GID", "BASE_IMAGE", "DSPARK_PROFILE"])
+def test_compose_refuses_to_guess(name: str) -> None:
+    """Without a variable of the host or the recipe compose stops and says who writes it."""
+    done = config({k: v for k, v in values().items() if k != name}, COMPOSE)
+    assert done.returncode != 0
+    assert f"required variable {name} is missing a value" in done.stderr
+    assert "run make up PROFILE=" in done.stderr
+
+
+def test_the_rehearsal_takes_off_what_a_small_machine_refuses() -> None:
+    """Laid over, the override leaves no device, group, capability or limit, and the same service."""
+    environ = {**values(), "REHEARSAL_SITE": "/site", "DSPARK_PROFILE": "rehearsal"}
+    done = config(environ, COMPOSE, REHEARSAL)
+    assert done.returncode == 0, done.stderr
+    server = json.loads(done.stdout)["services"]["server"]
+    for taken in ("devices", "group_add", "cap_add", "security_opt", "ulimits"):
+        assert not server.get(taken)
+    assert server["build"]["dockerfile"] == "docker/Dockerfile"
+
+
+def test_nothing_but_the_product_enters_a_build() -> None:
+    """The ignore file shuts out everything and lets the product's own files in by name."""
+    lines = (ROOT / ".dockerignore").read_text().split("\n")
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "**"
+    allowed = {r.removeprefix("!") for r in rules if r.startswith("!")}
+    assert not {a for a in allowed if "rehearsal" in a or a.startswith(("tests", ".git"))}
+    assert "deploy" not in allowed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["hadolint", "--no-color", *map(str, DOCKERFILES)],
+        ["yamllint", "--strict", "--config-data", "{extends: default, rules: {line-length: "
+         "{max: 140}, document-start: disable, braces: {max-spaces-inside: 1}, comments: "
+         "{min-spaces-from-content: 1}, truthy: {check-keys: false}}}", str(COMPOSE),
+         str(REHEARSAL)],
+    ],
+    ids=["hadolint", "yamllint"],
+)  # fmt: skip
+def test_container_files_are_lint_free(command: list[str]) -> None:
+    """The linters of Dockerfiles and YAML have nothing to say."""
+    tool = Path(sys.executable).with_name(command[0])
+    assert tool.exists(), f"{command[0]}: is not in this environment"
+    done = subprocess.run([str(tool), *command[1:]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_shell_in_dockerfiles_is_lint_free(tmp_path: Path) -> None:
+    """ShellCheck has nothing to say about the RUN lines."""
+    tool = Path(sys.executable).with_name("shellcheck")
+    assert tool.exists(), "shellcheck: is not in this environment"
+    for dockerfile in DOCKERFILES:
+        text = re.sub(r"\\\n", "", re.sub(r"^\s*#.*\n", "", dockerfile.read_text(), flags=re.M))
+        for number, line in enumerate(re.findall(r"^RUN (.*)$", text, re.MULTILINE)):
+            script = tmp_path / f"{dockerfile.name}-{number}.sh"
+            script.write_text("#!/bin/sh\n" + re.sub(r"--mount=\S+", "", line).strip() + "\n")
+            done = subprocess.run([str(tool), str(script)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout
