@@ -30,21 +30,29 @@ from healthcheck.log_findings import (
     Verdict,
 )
 from healthcheck.log_follow import follow
-from healthcheck.log_lines import LogClock, LogLine, clean, parse, pieces
+from healthcheck.log_lines import (
+    LONGEST_TEXT,
+    LogClock,
+    LogLine,
+    clean,
+    parse,
+    pieces,
+    printable,
+)
 from healthcheck.log_text import render
 from healthcheck.log_timeline import NEW_START, START_LITERALS, Timeline
 from healthcheck.log_traces import (
     HEADER,
     IGNORED,
-    LONGEST_TEXT,
     NATIVE_HEADS,
+    QUIET_LEVELS,
     Closed,
     ExceptionSeen,
     Frame,
     Traces,
 )
 from healthcheck.log_waits import Wait, Waits
-from healthcheck.signatures import Severity, Signature, SignatureError, load
+from healthcheck.signatures import Phase, Severity, Signature, SignatureError, load
 
 __all__ = ["Explainer", "Explanation", "Finding", "Verdict", "explain_stream", "follow", "main"]
 
@@ -58,7 +66,11 @@ FIRST_LINES = 20  # looked at closely whatever they hold: the first stamp is amo
 
 # Access lines and request echoes hold text of clients, which must not be able to name a cause.
 _ACCESS = re.compile(r'INFO: {1,8}\S{1,80} - "')
-_ECHO = "Received request "
+_ECHO = re.compile(r"(?:Received request|Generated response|Request \S{1,200} details:) ")
+# Of an exception of a request, the message may quote the client; what begins it is the server's.
+_BEGINS_MESSAGE = re.compile(r"(?:[\w.]{1,200}: )?")
+_WARNS = (Severity.WARN, Severity.TRANSIENT, Severity.BENIGN)
+_CAUSES = (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
 _SHUTDOWN = "[shutdown] API server: shutdown triggered"
 _THROUGHPUT = re.compile(r"generation throughput: {0,2}(\d{1,9}\.\d)")
 _ERROR_LEVELS = ("ERROR", "CRITICAL")
@@ -66,9 +78,13 @@ _ERROR_LEVELS = ("ERROR", "CRITICAL")
 
 @dataclass
 class _Seen:
-    """A signature as far as it was seen, in the part of the log before or after ready."""
+    """A signature as far as it was seen, in the part of the log before or after ready.
+
+    It is `quiet` where whoever wrote the lines says that it goes on all the same.
+    """
 
     signature: Signature
+    quiet: bool
     line: LogLine
     line_number: int
     seconds: float | None
@@ -86,7 +102,7 @@ class _Attempt:
         self.timeline = Timeline()
         self.traces = Traces()
         self.waits = Waits()
-        self.seen: dict[tuple[str, bool], _Seen] = {}
+        self.seen: dict[tuple[str, bool, bool], _Seen] = {}
         self.exceptions: list[tuple[bool, ExceptionSeen]] = []
         self.first_error: tuple[bool, Evidence] | None = None
         self.stopped = False
@@ -193,38 +209,52 @@ class Explainer:
     def _observe(self, line: LogLine, at: float | None) -> None:
         now = self._clock.note(line, at)
         text = line.text
-        if _ACCESS.match(text) or text.startswith(_ECHO):
+        if _ACCESS.match(text) or _ECHO.match(text):
             return
         if text.startswith(NEW_START) and self._attempt.timeline.stages():
             self._begin_again()
         attempt = self._attempt
-        if attempt.traces.open and attempt.traces.takes_frame(line):
+        attempt.waits.pass_time(now)
+        if attempt.traces.takes_frame(line):
             return
-        matches = self._matches(text)
+        matches = [one for one in self._matches(text) if self._credible(*one, line)]
         if any(signature.severity is Severity.BENIGN for signature, _ in matches):
             return
         was_ready = attempt.timeline.ready
         further = attempt.timeline.observe(line, self._lines, now)
         if attempt.timeline.ready and not was_ready:
             attempt.traces = Traces(serving=True)
+            attempt.waits.end()
         if text.startswith(_SHUTDOWN) and not self._broken():
             attempt.stopped = True
+        goes_on = line.level in QUIET_LEVELS or attempt.traces.within_quiet(line)
         for signature, match in matches:
-            self._record(signature, match, line, now)
+            quiet = goes_on and signature.severity in _CAUSES
+            self._record(signature, match, line, now, quiet)
         ids = [signature.id for signature, _ in matches]
         for closed in attempt.traces.feed(line, self._lines, now, ids):
             self._record_trace(closed)
         if not any(signature.severity is Severity.TRANSIENT for signature, _ in matches):
-            attempt.waits.progress(line, now, further or _generates(text))
+            attempt.waits.progress(line, now, further)
+            if _generates(text):
+                attempt.waits.tokens(now)
         self._note_error(line, bool(matches))
 
     def _broken(self) -> bool:
         """Whether the serving engine has failed, so that a shutdown is its consequence."""
-        quiet = (Severity.WARN, Severity.TRANSIENT)
         return any(
-            era and seen.signature.severity not in quiet
-            for (_, era), seen in self._attempt.seen.items()
+            era and not quiet and seen.signature.severity not in _WARNS
+            for (_, era, quiet), seen in self._attempt.seen.items()
         )
+
+    def _credible(self, signature: Signature, match: re.Match[str], line: LogLine) -> bool:
+        """Whether the server itself says this, and not a client through the API process."""
+        serving = self._attempt.timeline.ready and line.process.startswith("APIServer")
+        if not serving or signature.severity in _WARNS:
+            return True
+        if signature.phase not in (Phase.SERVE, Phase.ANY):
+            return False
+        return _BEGINS_MESSAGE.fullmatch(line.text, 0, match.start()) is not None
 
     def _matches(self, text: str) -> list[tuple[Signature, re.Match[str]]]:
         found = []
@@ -244,21 +274,24 @@ class Explainer:
         self._attempt = _Attempt()
 
     def _record(
-        self, signature: Signature, match: re.Match[str], line: LogLine, now: float | None
+        self,
+        signature: Signature,
+        match: re.Match[str],
+        line: LogLine,
+        now: float | None,
+        quiet: bool,
     ) -> None:
         attempt = self._attempt
         ready = attempt.timeline.ready
         if ready and (attempt.stopped or signature.severity is Severity.EXTERNAL):
             return  # a server that is being stopped may die as it likes
-        values = {key: _printable(value) for key, value in match.groupdict().items() if value}
+        values = {key: printable(value) for key, value in match.groupdict().items() if value}
         if signature.severity is Severity.TRANSIENT:
-            says = values.get("seconds", "")
-            says_s = float(says) if says.isdecimal() else 0.0
-            attempt.waits.report(signature, line, self._lines, now, says_s)
-        key = (signature.id, ready)
+            attempt.waits.report(signature, line, self._lines, now, values)
+        key = (signature.id, ready, quiet)
         seen = attempt.seen.get(key)
         if seen is None:
-            seen = _Seen(signature, line, self._lines, now, values, [], [])
+            seen = _Seen(signature, quiet, line, self._lines, now, values, [], [])
             attempt.seen[key] = seen
         seen.count += 1
         if line.process not in seen.processes and len(seen.processes) < MOST_PROCESSES:
@@ -269,7 +302,7 @@ class Explainer:
     def _evidence(self, text: str, start: int = 0) -> Evidence:
         """The line from its beginning, or from the match where that lies far behind it."""
         begin = 0 if start < LONGEST_TEXT // 2 else start
-        return Evidence(self._lines, _printable(text[begin : begin + LONGEST_TEXT].strip()))
+        return Evidence(self._lines, printable(text[begin : begin + LONGEST_TEXT].strip()))
 
     def _record_trace(self, closed: Closed) -> None:
         attempt = self._attempt
@@ -285,7 +318,7 @@ class Explainer:
     def _add_frames(self, closed: Closed) -> None:
         attempt = self._attempt
         for name in closed.signatures:
-            seen = attempt.seen.get((name, attempt.timeline.ready))
+            seen = attempt.seen.get((name, attempt.timeline.ready, False))
             if seen and not seen.frames and seen.line.process == closed.seen.process:
                 seen.frames = closed.seen.frames
 
@@ -309,14 +342,15 @@ class Explainer:
         ready = attempt.timeline.ready
         for unfinished in attempt.traces.unfinished():
             self._add_frames(unfinished)
-        current = [seen for (_, era), seen in attempt.seen.items() if era == ready]
+        current = [seen for (_, era, _), seen in attempt.seen.items() if era == ready]
         exceptions = self._exceptions()
         waits = tuple(self._wait_finding(wait, now) for wait in attempt.waits.all())
         of = _Sorted(current, waits, exceptions, ready)
         cause = of.cause()
         verdict = self._verdict(cause, of)
-        before = [seen for (_, era), seen in attempt.seen.items() if era != ready]
+        before = [seen for (_, era, _), seen in attempt.seen.items() if era != ready]
         warned = [seen for seen in current if seen.signature.severity is Severity.WARN]
+        warned += [seen for seen in current if seen.quiet and not of.has(seen.signature)]
         return Explanation(
             verdict=verdict,
             headline=_headline(verdict, cause, attempt, of),
@@ -359,8 +393,12 @@ class Explainer:
         return dataclasses.replace(
             _finding(seen),
             process=wait.process,
-            rank=parse(f"({wait.process}) ").rank if wait.process else "",
+            rank=wait.rank,
             line_number=wait.line_number,
+            seconds=wait.begun_s,
+            remedy=_remedy(wait.signature, wait.values),
+            values=dict(wait.values),
+            evidence=(Evidence(wait.line_number, wait.text),),
             state=state,
             waited_s=None if wait.ended else wait.age_s(now),
         )
@@ -385,27 +423,33 @@ class _Sorted:
         exceptions: tuple[ExceptionSeen, ...],
         ready: bool,
     ) -> None:
-        found = sorted((_finding(seen) for seen in current), key=lambda one: one.line_number)
+        current = sorted(current, key=lambda seen: seen.line_number)
         hard = (Severity.FATAL, Severity.RETRY)
-        soft = (Severity.TIMEOUT, Severity.EXTERNAL)
-        self.causes = tuple(one for one in found if one.severity in (*hard, *soft))
-        self.wrappers = tuple(one for one in found if one.severity is Severity.WRAPPER)
-        self._hard = [one for one in self.causes if one.severity in hard]
-        self._soft = [one for one in self.causes if one.severity in soft]
+        self.wrappers = _of(current, [Severity.WRAPPER])
         self._waits = waits
+        self._overdue = [one for one in waits if one.state == "overdue"]
         # After ready an exception is some request's, unless the engine went with it.
         matters = not ready or bool(self.wrappers)
         unknown = [_unclassified(one) for one in exceptions] if matters else []
         engine = [one for one in unknown if not one.process.startswith("APIServer")]
         self._unknown = engine if ready and engine else unknown
+        self.causes = _of([seen for seen in current if not seen.quiet], _CAUSES)
+        # What somebody went on without is a cause only of a failure that nothing else explains.
+        if self.wrappers and not (self.causes or self._overdue or self._unknown):
+            self.causes = _of(current, _CAUSES)
+        self._hard = [one for one in self.causes if one.severity in hard]
+        self._soft = [one for one in self.causes if one.severity not in hard]
+
+    def has(self, signature: Signature) -> bool:
+        """Whether a signature is among the causes."""
+        return any(one.id == signature.id for one in self.causes)
 
     def cause(self) -> Finding | None:
         """The finding to mend first, or None."""
-        overdue = [one for one in self._waits if one.state == "overdue"]
         named = [one for one in self._unknown if not one.values.get("cut_off")]
         later = sorted([*self._soft, *named], key=lambda one: one.line_number)
         cut_off = [one for one in self._unknown if one.values.get("cut_off")]
-        for choice in (self._hard, overdue, later, cut_off):
+        for choice in (self._hard, self._overdue, later, cut_off):
             if choice:
                 return self._wait_behind(choice[0])
         return None
@@ -417,6 +461,11 @@ class _Sorted:
                 if wait.state == "waiting" and wait.line_number < cause.line_number:
                     return wait
         return cause
+
+
+def _of(seen: Iterable[_Seen], severities: Iterable[Severity]) -> tuple[Finding, ...]:
+    wanted = tuple(severities)
+    return tuple(_finding(one) for one in seen if one.signature.severity in wanted)
 
 
 def _same(one: ExceptionSeen, other: ExceptionSeen) -> bool:
@@ -433,15 +482,13 @@ def _generates(text: str) -> bool:
     return bool(found) and float(found[1]) > 0 if found else False
 
 
-def _printable(text: str) -> str:
-    """`text` safe to show: no control characters, no more than LONGEST_TEXT."""
-    shown = "".join(char if char.isprintable() else " " for char in text)
-    return shown[:LONGEST_TEXT]
-
-
 class _NotSaid(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return "not said"
+
+
+def _remedy(signature: Signature, values: dict[str, str]) -> str:
+    return signature.remedy.format_map(_NotSaid(values))
 
 
 def _finding(seen: _Seen) -> Finding:
@@ -454,7 +501,7 @@ def _finding(seen: _Seen) -> Finding:
         rank=seen.line.rank,
         line_number=seen.line_number,
         seconds=seen.seconds,
-        remedy=signature.remedy.format_map(_NotSaid(seen.values)),
+        remedy=_remedy(signature, seen.values),
         source=signature.source,
         count=seen.count,
         processes=tuple(seen.processes),
@@ -478,7 +525,7 @@ def _unclassified(seen: ExceptionSeen) -> Finding:
         remedy="no signature knows this exception: read its last frames, and search for its text",
         source="this log",
         processes=(seen.process,),
-        evidence=(Evidence(seen.line_number, _printable(text)),),
+        evidence=(Evidence(seen.line_number, printable(text)),),
         values={"cut_off": "yes"} if seen.cut_off else {},
         frames=seen.frames,
     )
@@ -539,15 +586,16 @@ class _Settled:
 
 def _explain(name: str, following: bool) -> Explanation:
     explainer = Explainer()
-    if name == "-":
-        return explain_stream(sys.stdin.buffer, explainer)
-    if following:
-        # Whoever interrupts wants to know what was seen until then.
-        with contextlib.suppress(KeyboardInterrupt):
+    # Whoever interrupts wants to know what was seen until then.
+    with contextlib.suppress(KeyboardInterrupt):
+        if name == "-":
+            explain_stream(sys.stdin.buffer, explainer)
+        elif following:
             follow(Path(name), explainer, _Settled(explainer))
-        return explainer.result()
-    with Path(name).open("rb") as stream:
-        return explain_stream(stream, explainer)
+        else:
+            with Path(name).open("rb") as stream:
+                explain_stream(stream, explainer)
+    return explainer.result()
 
 
 def main(argv: list[str]) -> int:

@@ -1,8 +1,9 @@
 """One line of a server's log, taken out of what wraps it: colours, container stamps, prefixes.
 
 Knows the forms seen in practice: vLLM's process prefix and logger head (vllm 0.27.1,
-logging_utils/formatter.py and utils/system_utils.py), compose and kubectl name prefixes,
-Kubernetes (CRI) and `docker logs -t` stamps, and the json-file driver's objects.
+logging_utils/formatter.py and utils/system_utils.py), compose, kubectl and syslog name prefixes,
+Kubernetes (CRI) and `docker logs -t` stamps, the json-file driver's objects, torch's `[rank3]: `
+(torch/distributed), and the margin that Python draws beside the parts of an exception group.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 LONGEST_LINE = 16_384  # characters; the rest of a longer line is not looked at
+LONGEST_TEXT = 400  # characters of one piece of evidence
 YEAR_S = 365 * 86_400
 
 _ANSI = re.compile(
     r"\x1b(?:\[[0-9;?]{0,30}[ -/]{0,2}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z])"
 )
-_COMPOSE = re.compile(r"\w[\w.-]{0,80} {0,40}\| |\[pod/[^\]\s]{1,200}\] ")
+_COMPOSE = re.compile(
+    r"\w[\w.-]{0,80} {0,40}\| |\[pod/[^\]\s]{1,200}\] "
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@-]{1,64}\[\d{1,10}\]: "
+)
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
     r"(?: |$)(?:(?:stdout|stderr) [FP] ?)?"
@@ -33,7 +38,8 @@ _LOGGER = re.compile(
     r"\[[^\]\s]{1,200}:\d{1,6}\] ?"
 )
 _RANK = re.compile(r"_(.{1,80})$")
-_TORCH_RANK = re.compile(r"\[rank(\d{1,5})\]")
+_TORCH_RANK = re.compile(r"\[rank(\d{1,5})\]: ?")
+_GROUP_MARGIN = re.compile(r" {2,80}(?:\| |\+ (?=Exception Group Traceback )|\+[+-]{4}.*)")
 _DAYS_BEFORE = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
@@ -60,6 +66,16 @@ def clean(text: str) -> str:
     return text.replace("\x00", "")
 
 
+def printable(text: str) -> str:
+    """`text` safe to show: no control characters, no more than LONGEST_TEXT."""
+    shown = text[:LONGEST_TEXT]
+    return shown if shown.isprintable() else re.sub(r"[^ -~]", _visible, shown)
+
+
+def _visible(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else " "
+
+
 def pieces(text: str) -> list[str]:
     """`text` parted where another process wrote into the same line, as progress bars allow."""
     if text.find(" pid=", text.find(" pid=") + 1) < 0 and "it/s](" not in text:
@@ -82,13 +98,16 @@ def parse(text: str) -> LogLine:
         process, rank = _owner(prefix)
         if process:
             text = text[len(prefix) :].removeprefix(" ")
-    elif torch := _TORCH_RANK.match(text):
-        rank = torch[1]
+    if text.startswith("[rank") and (torch := _TORCH_RANK.match(text)):
+        process, rank = process or f"rank{torch[1]}", rank or torch[1]
+        text = text[torch.end() :]
     level, logger_s = "", None
     if text.startswith(_LEVELS) and (head := _LOGGER.match(text)):
         level = head[1]
         logger_s = _logger_seconds(head[2])
         text = text[head.end() :]
+    if text.startswith("  ") and (margin := _GROUP_MARGIN.match(text)):
+        text = text[margin.end() :]
     return LogLine(text, process, rank, level, container_s, logger_s)
 
 

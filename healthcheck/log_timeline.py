@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from healthcheck.log_lines import LogLine
+from healthcheck.log_lines import LogLine, printable
 
 NEW_START = "non-default args: "  # the API process prints it once, before it binds its port
 STAGES = ("listen", "config", "weights", "draft", "compile", "capture", "ready")
@@ -131,5 +131,5 @@ class Timeline:
             stage,
             finished=True,
             finished_s=seconds,
-            detail=(detail.strip() or stage.detail)[:200],
+            detail=printable((detail.strip() or stage.detail)[:200]),
         )

@@ -6,10 +6,11 @@ import re
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from healthcheck.log_lines import LogLine
+from healthcheck.log_lines import LONGEST_TEXT, LogLine, printable
 
 HEADER = "Traceback (most recent call last)"
 IGNORED = "Exception ignored in"  # Python goes on after the trace that follows
+GROUP = "Exception Group "  # before HEADER: the parts, which follow, say what went wrong
 NATIVE_HEADS = ("Fatal Python error: ", "terminate called after throwing an instance of ")
 
 LAST_FRAMES = 8  # of a trace, kept for the report
@@ -18,11 +19,12 @@ MESSAGE_LINES = 6  # of an exception whose text has several lines, as pydantic's
 MOST_TRACES = 400  # taken apart in one start; more are the same again, and cost time
 MOST_REQUEST_TRACES = 16  # of the API processes of a server that serves: one per bad request
 PATIENCE = 2_000  # lines of others after which a trace that does not go on is taken as cut off
-LONGEST_TEXT = 400  # characters of one piece of evidence
 
 _FRAME = re.compile(r'\s{1,12}File "([^"]{1,400})", line (\d{1,7})(?:, in (.{1,200}))?')
-_EXCEPTION = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: (.*)|:?$)", re.DOTALL)
-_QUIET_LEVELS = ("DEBUG", "INFO", "WARNING")  # whoever logs a trace so, goes on without
+_EXCEPTION = re.compile(
+    r"(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)([A-Za-z_][\w.]{0,200})(?:: (.*)|:?$)", re.DOTALL
+)
+QUIET_LEVELS = ("DEBUG", "INFO", "WARNING")  # whoever logs a fault so, goes on without
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class _Open:
     line_number: int
     seconds: float | None
     touched: int
+    margin: str = ""  # by which the whole trace is indented
+    quiet: bool = False  # whether whoever printed it went on
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=LAST_FRAMES))
     kind: str = ""
     message: list[str] = field(default_factory=list)
@@ -107,23 +111,31 @@ class Traces:
         return closed
 
     def takes_frame(self, line: LogLine) -> bool:
-        """Take in a line if it is surely within the frames of an open trace; returns whether.
+        """Take in a line if it is surely within the frames of a trace; returns whether.
 
         Such a line quotes source code, so no signature must look at it.
         """
         if not line.text[:1].isspace():
             return False
         trace = self._open.get((line.process, bool(line.level)))
-        if trace is None or trace.kind:
+        if trace is None:
+            return self._spent(line)  # of a trace that was not taken in
+        text = line.text.removeprefix(trace.margin)
+        if trace.kind or not text[:1].isspace() or text.lstrip().startswith(HEADER):
             return False
         self._count += 1
         trace.touched = self._count
-        _add_frame(trace, line.text)
+        _add_frame(trace, text)
         return True
+
+    def within_quiet(self, line: LogLine) -> bool:
+        """Whether a line belongs to a trace after which the process went on."""
+        trace = self._open.get((line.process, bool(line.level)))
+        return trace is not None and trace.quiet and not _ends(trace, line.text)
 
     def unfinished(self) -> list[Closed]:
         """The traces still open, as they are now; changes nothing."""
-        return [_close(trace) for trace in self._open.values() if not _quiet(trace)]
+        return [_close(trace) for trace in self._open.values() if not trace.quiet]
 
     def _begin(
         self,
@@ -134,21 +146,34 @@ class Traces:
         closed: list[Closed],
     ) -> None:
         self._end(key, closed)
-        if key in self._ignored_next:
-            self._ignored_next.discard(key)
-            return
+        ignored = key in self._ignored_next
+        self._ignored_next.discard(key)
         if not self._may_open(line):
             return
-        self._open[key] = _Open(line, number, seconds, self._count)
+        before = line.text.partition(HEADER)[0]
+        self._open[key] = _Open(
+            line,
+            number,
+            seconds,
+            self._count,
+            margin="" if before.strip() else before,
+            quiet=ignored or line.level in QUIET_LEVELS or before == GROUP,
+        )
         if len(self._open) > MOST_OPEN:
             self._end(next(iter(self._open)), closed)
 
     def _may_open(self, line: LogLine) -> bool:
+        if self._spent(line):
+            return False
         self._left -= 1
         if line.process.startswith("APIServer"):
             self._requests_left -= 1
-            return self._requests_left >= 0
-        return self._left >= 0
+        return True
+
+    def _spent(self, line: LogLine) -> bool:
+        if line.process.startswith("APIServer"):
+            return self._requests_left <= 0
+        return self._left <= 0
 
     def _native(
         self,
@@ -161,8 +186,8 @@ class Traces:
     ) -> None:
         self._end(key, closed)
         kind, _, message = line.text.partition(": ")
-        trace = _Open(line, number, seconds, self._count, kind=kind[:LONGEST_TEXT])
-        trace.message.append(message[:LONGEST_TEXT])
+        trace = _Open(line, number, seconds, self._count, kind=printable(kind))
+        trace.message.append(printable(message))
         trace.signatures.extend(matched)
         self._open[key] = trace
 
@@ -170,18 +195,17 @@ class Traces:
         self, key: tuple[str, bool], line: LogLine, matched: list[str], closed: list[Closed]
     ) -> None:
         trace = self._open[key]
-        text = line.text
-        indented = text[:1].isspace()
+        text = line.text.removeprefix(trace.margin)
         if trace.kind:
-            if indented and len(trace.message) < MESSAGE_LINES:
-                trace.message.append(text.strip()[:LONGEST_TEXT])
+            if _ends(trace, line.text):
+                self._end(key, closed)
+            else:
+                trace.message.append(printable(text.strip()))
                 trace.signatures.extend(matched)
                 trace.touched = self._count
-            else:
-                self._end(key, closed)
         elif found := _EXCEPTION.fullmatch(text.rstrip()):
             trace.kind = found[1]
-            trace.message.append((found[2] or "").strip()[:LONGEST_TEXT])
+            trace.message.append(printable((found[2] or "").strip()))
             trace.signatures.extend(matched)
             trace.touched = self._count
 
@@ -192,22 +216,25 @@ class Traces:
 
     def _end(self, key: tuple[str, bool], closed: list[Closed]) -> None:
         trace = self._open.pop(key, None)
-        if trace is not None and not _quiet(trace):
+        if trace is not None and not trace.quiet:
             closed.append(_close(trace))
 
 
-def _quiet(trace: _Open) -> bool:
-    return trace.header.level in _QUIET_LEVELS
+def _ends(trace: _Open, text: str) -> bool:
+    """Whether a line stands behind the end of the trace."""
+    indented = text.removeprefix(trace.margin)[:1].isspace()
+    return bool(trace.kind) and not (indented and len(trace.message) < MESSAGE_LINES)
 
 
 def _add_frame(trace: _Open, text: str) -> None:
     if found := _FRAME.match(text):
-        trace.frames.append(Frame(found[1], int(found[2]), (found[3] or "").strip()))
+        function = printable((found[3] or "").strip())
+        trace.frames.append(Frame(printable(found[1]), int(found[2]), function))
         return
     code = text.strip()
     if trace.frames and code and not trace.frames[-1].code and code.strip("^~ "):
         last = trace.frames[-1]
-        trace.frames[-1] = Frame(last.file, last.line, last.function, code[:200])
+        trace.frames[-1] = Frame(last.file, last.line, last.function, printable(code[:200]))
 
 
 def _close(trace: _Open) -> Closed:

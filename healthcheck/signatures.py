@@ -156,7 +156,7 @@ _TOKEN = re.compile(
       | (?P<open>\((?:\?(?:P<\w+>|:|=|!))?)
       | (?P<close>\))
       | (?P<bar>\|)
-      | (?P<repeat>\{\d+(?:,\d*)?\}|[*+?])
+      | (?P<repeat>\{(?:\d+(?:,\d*)?|,\d*)\}|[*+?])
       | (?P<wild>[.^$])
       | (?P<char>.)""",
     re.VERBOSE | re.DOTALL,
@@ -248,6 +248,7 @@ def _width(regex: str, repeat: str, before: str) -> int:
             "without end: write {m,n}"
         )
     most = int(high or low)
+    least = int(low or 0)
     if most > LONGEST_REPEAT:
         raise SignatureError(f"regex {regex!r} repeats {most} times; at most {LONGEST_REPEAT}")
-    return most - int(low) + 1
+    return most - least + 1

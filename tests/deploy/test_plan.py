@@ -186,28 +186,59 @@ def test_a_refused_plan_is_one_line_and_exit_1(words: list[str], line: str) -> N
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", line + "\n")
 
 
-def test_no_other_file_repeats_a_flag_or_pin() -> None:
-    """Flags, the digest, the revision and the serve variables stand in recipe.toml alone.
-
-    The vocabulary is vLLM's own list of names; rules.py and messages speak of flags by name without
-    dashes; tests, and documents that show a user's override, are not sources.
-    """
-    loaded = recipe.load()
-    words = {f"--{flag}" for p in loaded.profiles.values() for flag in p.serve}
-    words |= {"--speculative-config", loaded.vllm.digest, loaded.profile("mi355x").revision or ""}
-    own_options = {"--host"}  # the health service and the rehearsal have an option of that name
-    pattern = re.compile("|".join(rf"{re.escape(w)}(?![\w-])" for w in words - own_options))
-    allowed = {"deploy/recipe.toml", "deploy/vocabulary.json"}
+def tracked(*skipped: str) -> list[Path]:
+    """Every file of the checkout but tests and those named."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")
-    repeated = []
-    for name in filter(None, listed):
-        path = ROOT / name
-        if name in allowed or name.startswith("tests/") or not path.is_file():
-            continue
-        for number, line in enumerate(path.read_text("utf-8", "ignore").splitlines(), 1):
-            example = "entrypoint.py --max-num-seqs" in line or "docker run" in line
-            if pattern.search(line) and not example:
-                repeated.append(f"{name}:{number}: {line.strip()}")
-    assert repeated == []
+    kept = (n for n in listed if n and not n.startswith("tests/") and n not in skipped)
+    return [ROOT / name for name in kept if (ROOT / name).is_file()]
+
+
+def lines_with(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
+    """Where a pattern occurs, as FILE:LINE: TEXT."""
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text("utf-8", "ignore").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_other_file_repeats_a_flag_with_its_value() -> None:
+    """What is served stands in recipe.toml alone; messages may speak of a flag by its name."""
+    repeated = set()
+    for profile in recipe.load().profiles.values():
+        for flag, value in profile.serve.items():
+            if flag == "host":  # the health service has an option of that name
+                continue
+            words = plan.flag_words(flag, value)
+            repeated.add("[= ]+".join(re.escape(word) for word in words))
+    values = {words for words in repeated if "[= ]+" in words}
+    pattern = re.compile("|".join(rf"{words}(?![\w-])" for words in values))
+    assert lines_with(pattern, tracked("deploy/recipe.toml")) == []
+
+
+def test_no_container_or_manifest_names_a_server_flag() -> None:
+    """Compose, Kubernetes, images and make leave every flag to the plan."""
+    flags = {flag for p in recipe.load().profiles.values() for flag in p.serve}
+    own = {"host"}  # of the health service, and the address that the rehearsal's container needs
+    names = "|".join(re.escape(flag) for flag in {*flags, "speculative-config"} - own)
+    kinds = (".yaml", ".yml", ".sh")
+    files = [
+        path
+        for path in tracked()
+        if path.suffix in kinds
+        or path.name.startswith(("Dockerfile", "Makefile"))
+        or path.name == "run"
+    ]
+    assert len(files) > 20
+    assert lines_with(re.compile(rf"--(no-)?({names})(?![\w-])"), files) == []
+
+
+def test_the_pins_stand_in_the_recipe() -> None:
+    """Digest and revision are nowhere else; the Dockerfile's default has a test of its own."""
+    loaded = recipe.load()
+    revision = loaded.profile("mi355x").revision
+    pattern = re.compile(f"{loaded.vllm.digest}|{revision}")
+    assert lines_with(pattern, tracked("deploy/recipe.toml", "docker/Dockerfile")) == []

@@ -14,6 +14,8 @@ SAMPLES: dict[str, str] = {
     "engine.core_init_failed": "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore_DP0': 1}",
     "engine.core_start_failed": "EngineCore failed to start.",
     "engine.worker_rpc_failed": "RuntimeError: Worker failed with error 'boom', please check the stack trace above for the root cause",
+    "engine.executor_failed": "RuntimeError: Executor failed.",
+    "engine.queue_cancelled": "RuntimeError: cancelled",
     "worker.start_failed": "WorkerProc failed to start.",
     "worker.init_failed": "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause.",
     "worker.died": "Worker proc VllmWorker-3 died unexpectedly (exit code: -9), shutting down executor.",
