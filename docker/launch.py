@@ -22,7 +22,7 @@ import time
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 ENTRYPOINT = Path(__file__).with_name("entrypoint.py")
 SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
@@ -127,7 +127,7 @@ def run_copied(command: Sequence[str], log: LogFile) -> int:
     return code if code >= 0 else 128 - code  # as a shell tells a death by signal
 
 
-def copy_output(server: subprocess.Popen[bytes], pipe: BinaryIO, log: LogFile) -> None:
+def copy_output(server: subprocess.Popen[bytes], pipe: IO[bytes], log: LogFile) -> None:
     """Copy until the pipe ends, or `LEFTOVER_S` after the server did.
 
     A stopped worker may outlive the server and hold the pipe open; the container must end all the

@@ -68,7 +68,7 @@ FIRST_LINES = 20  # looked at closely whatever they hold: the first stamp is amo
 _ACCESS = re.compile(r'INFO: {1,8}\S{1,80} - "')
 _ECHO = re.compile(r"(?:Received request|Generated response|Request \S{1,200} details:) ")
 # Of an exception of a request, the message may quote the client; what begins it is the server's.
-_BEGINS_MESSAGE = re.compile(r"(?:[\w.]{1,200}: )?")
+_BEGINS_MESSAGE = re.compile(r"(?:\[\w{1,40}\] |[\w.]{1,200}: )?")
 _WARNS = (Severity.WARN, Severity.TRANSIENT, Severity.BENIGN)
 _CAUSES = (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
 _SHUTDOWN = "[shutdown] API server: shutdown triggered"

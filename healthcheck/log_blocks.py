@@ -48,7 +48,8 @@ class Blocks:
 def read_blocks(stream: BinaryIO) -> Iterator[bytes]:
     """The whole of `stream` as blocks of whole lines."""
     blocks = Blocks()
-    while data := stream.read(BLOCK_BYTES):
+    read = getattr(stream, "read1", stream.read)  # of a pipe, what is there already
+    while data := read(BLOCK_BYTES):
         if block := blocks.add(data):
             yield block
     if rest := blocks.rest():

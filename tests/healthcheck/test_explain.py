@@ -321,6 +321,92 @@ def test_a_native_crash_is_an_exception_too(line: str) -> None:
     assert (cause.id, cause.rank) == ("unclassified", "TP2")
 
 
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "server.py", line 3, in serve
+  |     group.wait()
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "task.py", line 4, in task
+    |     raise RuntimeError("No available memory for the cache blocks")
+    | {}
+    +------------------------------------"""
+
+
+@pytest.mark.parametrize("prefix", ["", "(APIServer pid=1) ", f"(EngineCore pid=2) {LOGGED}"])
+@pytest.mark.parametrize("error", ["OddError: x", SAMPLES["rocm.no_gpu"]])
+def test_an_exception_in_a_group_is_the_cause(prefix: str, error: str) -> None:
+    """Of an exception group, the part counts and not the group, known or not."""
+    lines = [prefix + line for line in GROUP.format(error).splitlines()]
+    for found in (_by_line([START, *lines, WRAPPER]), _by_block([START, *lines, WRAPPER])):
+        cause = _cause(found)
+        assert cause.evidence[0].text.endswith(error)
+        assert [frame.function for frame in cause.frames] == ["task"]
+        assert len(found.findings) + len(found.exceptions) == 1
+
+
+@pytest.mark.parametrize("error", ["OddError: x", SAMPLES["rocm.no_gpu"]])
+@pytest.mark.parametrize(
+    ("prefix", "process"),
+    [
+        ("    ", ""),
+        ("(Worker_TP1 pid=3)     ", "Worker_TP1 pid=3"),
+        ("[rank3]: ", "rank3"),
+        ("(Worker_TP1 pid=3) [rank1]: ", "Worker_TP1 pid=3"),
+        ("Nov 29 13:00:00 host-1 vllm[77]: (Worker_TP1 pid=3) ", "Worker_TP1 pid=3"),
+        ("Nov  9 13:00:00 host-1 vllm[77]: ", ""),
+    ],
+)
+def test_a_trace_behind_a_margin_is_read(prefix: str, process: str, error: str) -> None:
+    """A trace that is indented as a whole, or printed by torch or syslog, is a trace."""
+    lines = [START, *_trace(prefix, error), WRAPPER]
+    for found in (_by_line(lines), _by_block(lines)):
+        cause = _cause(found)
+        assert (cause.process, cause.evidence[0].text.endswith(error)) == (process, True)
+        assert cause.frames[-1].function == "load_model"
+
+
+def test_traces_of_torch_ranks_stay_apart() -> None:
+    """Two ranks that only torch names are two."""
+    mixed = zip(
+        _trace("[rank0]: ", "OddError: a", function="f0"),
+        _trace("[rank1]: ", "OddError: b", function="f1"),
+        strict=True,
+    )
+    found = _by_block([START, *(line for pair in mixed for line in pair), WRAPPER])
+    assert [(one.rank, one.frames[-1].function) for one in found.exceptions] == [
+        ("0", "f0"),
+        ("1", "f1"),
+    ]
+
+
+def test_a_line_of_a_logger_is_no_exception() -> None:
+    """A level and a colon within somebody's trace are not the exception's name."""
+    lines = _trace("", "OddError: x")
+    lines.insert(3, "INFO:     Waiting for application startup.")
+    assert [one.kind for one in _by_block([START, *lines, WRAPPER]).exceptions] == ["OddError"]
+
+
+@pytest.mark.parametrize("level", ["WARNING", "INFO", "DEBUG"])
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_known_fault_below_error_is_a_warning(name: str, traced: bool, level: str) -> None:
+    """Who logs a known fault below ERROR goes on without, so another cause goes before it; it is
+    the cause only of a failure that nothing else explains."""
+    prefix = f"(Worker_TP0 pid=5) {level} 11-29 13:00:10 [a.py:1] "
+    quiet = _trace(prefix, SAMPLES[name]) if traced else [prefix + SAMPLES[name]]
+    went_on = _by_block([START, *quiet])
+    assert (went_on.verdict, went_on.findings) == (Verdict.LOADING, ())
+    assert [one.id for one in went_on.warnings] == [name]
+    other = _by_block([START, *quiet, *_trace("(Worker_TP1 pid=6) ", "OddError: x"), WRAPPER])
+    assert _cause(other).id == explain.UNCLASSIFIED
+    loud = _by_block([START, *quiet, SAMPLES[name]])
+    assert (_cause(loud).line_number, loud.warnings) == (len(quiet) + 2, ())
+    nothing_else = _by_block([START, *quiet, WRAPPER])
+    assert (_cause(nothing_else).id, nothing_else.warnings) == (name, ())
+
+
 @pytest.mark.parametrize("level", ["WARNING", "INFO", "DEBUG"])
 def test_a_trace_logged_as_a_warning_is_no_cause(level: str) -> None:
     """Whoever logs a traceback below ERROR goes on without what failed."""
@@ -331,9 +417,20 @@ def test_a_trace_logged_as_a_warning_is_no_cause(level: str) -> None:
 
 def test_an_ignored_exception_is_no_cause() -> None:
     """Python goes on after an exception in a destructor."""
-    lines = ["Exception ignored in: <function X.__del__>", *_trace("", "OddError: x")]
-    found = _by_block([START, *["filler"] * 30, *lines, WRAPPER])
+    head = "Exception ignored in: <function X.__del__>"
+    found = _by_block([START, *["filler"] * 30, head, *_trace("", "OddError: x"), WRAPPER])
     assert found.verdict is Verdict.CAUSE_NOT_IN_LOG
+    known = _by_block([START, head, *_trace("", SAMPLES["dspark.missing_hook"])])
+    assert (known.verdict, len(known.warnings)) == (Verdict.LOADING, 1)
+
+
+def test_a_queue_that_was_cancelled_is_no_cause() -> None:
+    """When a worker dies the engine's wait for it is cancelled, which explains nothing."""
+    engine = f"(EngineCore pid=2) {LOGGED}"
+    lines = [engine + SAMPLES["worker.died"], *_trace(engine, SAMPLES["engine.queue_cancelled"])]
+    found = _by_block([START, *lines, WRAPPER])
+    assert (found.verdict, found.exceptions) == (Verdict.CAUSE_NOT_IN_LOG, ())
+    assert found.wrappers[0].id == "worker.died"
 
 
 @pytest.mark.parametrize(
@@ -341,6 +438,12 @@ def test_an_ignored_exception_is_no_cause() -> None:
     [
         f'(APIServer pid=1) INFO:     10.0.0.1:5 - "GET /{SAMPLES["rocm.no_gpu"]} HTTP/1.1" 404',
         f"(APIServer pid=1) INFO 11-29 13:00:10 [request_logger.py:64] Received request x: params: {SAMPLES['rocm.no_gpu']}",
+        f"(APIServer pid=1) DEBUG 11-29 13:00:10 [request_logger.py:54] Request x details: prompt: '{SAMPLES['engine.dead']}'",
+        f"(APIServer pid=1) INFO 11-29 13:00:10 [request_logger.py:92] Generated response x: output: '{SAMPLES['engine.dead']}'",
+        f"(APIServer pid=1) ERROR 11-29 13:00:10 [a.py:1] ValueError: no tool '{SAMPLES['rocm.no_gpu']}'",
+        f"(APIServer pid=1) ERROR 11-29 13:00:10 [a.py:1] ValueError: no tool '{SAMPLES['numerics.nan_json']}'",
+        f"(APIServer pid=1) ERROR 11-29 13:00:10 [a.py:1] ValueError: no tool '{SAMPLES['engine.dead']}'",
+        f"(APIServer pid=1) ERROR 11-29 13:00:10 [a.py:1] {SAMPLES['ckpt.weight_key']}",
     ],
 )
 def test_clients_cannot_name_a_cause(line: str) -> None:
@@ -381,6 +484,25 @@ def test_a_request_that_fails_is_no_failure_of_the_server() -> None:
     assert _by_block([START, READY, *request]).verdict is Verdict.STARTED
     died = _by_block([START, READY, *request * 50, *engine, SAMPLES["engine.dead"]])
     assert _cause(died).process == "EngineCore pid=2"
+
+
+def test_nan_in_an_answer_is_a_failure() -> None:
+    """What the server itself says of a request counts, although the API process says it."""
+    lines = _trace(f"(APIServer pid=1) {LOGGED}", SAMPLES["numerics.nan_json"])
+    assert _cause(_by_block([START, READY, *lines])).id == "numerics.nan_json"
+
+
+def test_code_quoted_in_the_thousandth_trace_is_no_evidence() -> None:
+    """Traces beyond those that are taken apart still quote code that nobody ran."""
+    lines = _trace(f"(APIServer pid=1) {LOGGED}", "ValueError: bad request")
+    lines[4] = f"(APIServer pid=1) {LOGGED}    raise EngineDeadError()"
+    for found in (
+        _by_line([START, READY, *lines * 1_000]),
+        _by_block([START, READY, *lines * 1_000]),
+    ):
+        assert (found.verdict, found.findings, found.wrappers) == (Verdict.STARTED, (), ())
+    start = [line.replace("APIServer pid=1", "Worker_TP0 pid=5") for line in lines] * 1_000
+    assert _by_block([START, *start]).wrappers == ()
 
 
 def test_dying_while_being_stopped_is_no_failure() -> None:
@@ -475,15 +597,77 @@ def test_progress_of_a_worker_makes_a_wait_young_again() -> None:
 
 def test_probes_and_idle_counters_are_no_progress() -> None:
     """A hung server goes on answering probes and counting nothing."""
-    idle = "(APIServer pid=1) INFO 11-29 13:03:01 [loggers.py:310] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s"
     access = '(APIServer pid=1) INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK'
     lines: list[tuple[float, str]] = [(0.0, START), (1.0, READY)]
     for at in range(60, 2_000, 60):
-        lines += [(at, f"(EngineCore pid=2) {SHM}"), (at, idle), (at, access)]
+        lines += [(at, f"(EngineCore pid=2) {SHM}"), (at, IDLE), (at, access)]
     assert _cause(_timed(*lines).result()).id == "shm.bcast_wait"
-    busy = idle.replace("generation throughput: 0.0", "generation throughput: 3.5")
-    mixed = [(at, busy if line is idle else line) for at, line in lines]
+    mixed = [(at, BUSY if line is IDLE else line) for at, line in lines]
     assert _timed(*mixed).result().verdict is Verdict.STARTED
+
+
+def test_the_lock_that_is_waited_for_is_named() -> None:
+    """A rank waits for many locks in turn; the remedy names the one that nobody released."""
+    stale = BATON.replace("moe_sorting", "gemm")
+    ranks = ["(Worker_TP2 pid=4) ", "(Worker_TP2 pid=4) import done", "(Worker_TP2 pid=4) "]
+    explainer = _timed(
+        (0.0, START), (1.0, ranks[0] + BATON), (50.0, ranks[1]), (60.0, ranks[2] + stale)
+    )
+    explainer.silence(1_000.0)
+    cause = _cause(explainer.result())
+    assert "lock_module_gemm" in cause.remedy
+    assert (cause.line_number, cause.evidence[0].text) == (4, stale)
+    assert (cause.seconds, cause.waited_s, cause.values["path"][-4:]) == (60.0, 1_000.0, "gemm")
+
+
+def test_another_lock_is_progress() -> None:
+    """A rank that goes from lock to lock comes further, however long all of them take."""
+    lines = [(100.0 * at, f"(Worker_TP2 pid=4) {BATON}{at}") for at in range(1, 20)]
+    assert _timed((0.0, START), *lines).result().verdict is Verdict.LOADING
+
+
+IDLE = "(APIServer pid=1) INFO 11-29 13:03:01 [loggers.py:310] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s"
+BUSY = IDLE.replace("generation throughput: 0.0", "generation throughput: 3.5")
+
+
+def test_ready_ends_the_waits_of_the_start() -> None:
+    """A server that was slow to compile and then idles all night is well."""
+    night = [(float(at), IDLE) for at in range(200, 9_000, 10)]
+    explainer = _timed(
+        (0.0, START),
+        (60.0, f"(EngineCore pid=2) {SHM}"),
+        (70.0, f"(Worker_TP2 pid=4) {BATON}"),
+        (100.0, READY),
+        *night,
+    )
+    found = explainer.result()
+    assert (found.verdict, {one.state for one in found.waits}) == (Verdict.STARTED, {"ended"})
+
+
+@pytest.mark.parametrize(
+    ("counted", "verdict"), [((20.0,), Verdict.FAILED), ((20.0, 200.0), Verdict.STARTED)]
+)
+def test_tokens_end_a_wait_unless_they_may_be_older(
+    counted: tuple[float, ...], verdict: Verdict
+) -> None:
+    """New tokens need every worker; the first counts may hold tokens from before the wait."""
+    explainer = _timed(
+        (0.0, START),
+        (1.0, READY),
+        (10.0, f"(Worker_TP2 pid=4) {BATON}"),
+        *((at, BUSY) for at in counted),
+        *((float(at), IDLE) for at in range(300, 3_000, 10)),
+    )
+    assert explainer.result().verdict is verdict
+
+
+def test_a_wait_that_is_not_told_again_is_over() -> None:
+    """The line comes every minute while the wait lasts, and its process may say nothing else."""
+    explainer = _timed((0.0, START), (1.0, READY), (60.0, f"(EngineCore pid=2) {SHM}"))
+    explainer.feed(IDLE, 230.0)
+    assert explainer.result().waits[0].state == "waiting"
+    explainer.feed(IDLE, 250.0)
+    assert explainer.result().waits[0].state == "ended"
 
 
 def test_a_wait_without_any_time_counts_what_it_says_itself() -> None:
@@ -628,6 +812,62 @@ def test_no_bytes_and_no_time_raise(data: bytes, at: float) -> None:
     explainer.feed_block(data)
     explainer.feed(data.decode("latin-1"), at)
     json.dumps(explainer.result().as_dict(), allow_nan=False)
+
+
+def test_a_page_holds_no_control_characters() -> None:
+    """Nothing in a log can move the cursor or colour the terminal of whoever reads the page."""
+    bad = "\x07\x08\x9b2J\x1b[\u202e"
+    lines = [START]
+    for name in ("OddError", "OtherError"):
+        lines += [line + bad for line in _trace("(Worker_TP0 pid=5) ", f"{name}: {bad}x")]
+        lines += [f"(Worker_TP0 pid=5) ERROR 11-29 13:00:10 [{bad}a.py:1] {bad} {name}", ""]
+    lines += [
+        f"Fatal Python error: {bad}",
+        f"Loading weights took {bad}",
+        SAMPLES["worker.died"] + bad,
+    ]
+    found = _by_line(lines)
+    assert explain.render(found).replace("\n", "").isprintable()
+    texts = [text for one in found.exceptions for text in (one.message, str(one.frames))]
+    assert len(found.exceptions) == 3
+    assert all(text.isprintable() for text in [*texts, *(one.detail for one in found.timeline)])
+
+
+HOSTILE = """
+import random
+from healthcheck.explain import Explainer
+parts = [
+    " pid=", "(A pid=1)", "(Worker_", ")", "it/s](", "[rank1]: ", "  | ", "  +-+----", "| ",
+    "Traceback (most recent call last):", "File \\"", "  File \\"a\\", line 1, in ", "2026-11-29T13:00:00Z ",
+    "Nov 29 13:00:00 a b[1]: ", "[pod/", '{"log": "', "[" * 99, "INFO 11-29 13:00:00 [", "\\x1b[", "\\x1b]", "Kind: ",
+    "a.", " ", "9", "checkpoint shards:", "Capturing ", "generation throughput: ", "Request ", "\\r",
+]
+explainer = Explainer()
+source = random.Random(3)
+for first in parts:
+    for second in [*parts, ""]:
+        line = (source.choice(parts) + (first + second) * 16_384)[:16_384]
+        if source.random() < 0.5:
+            explainer.feed(line)
+        else:
+            explainer.feed_block(line.encode() + b"\\n")
+explainer.result()
+print("done")
+"""
+
+
+def test_no_line_can_make_the_reader_backtrack_for_long() -> None:
+    """Full lines of each prefix and mark over and over are taken apart in minutes, where a
+    backtracking regex would need years."""
+    run = subprocess.run(
+        [sys.executable, "-c", HOSTILE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert run.stdout == "done\n"
 
 
 def _size(explainer: Explainer) -> int:
@@ -793,6 +1033,23 @@ def test_the_command_reads_standard_input() -> None:
     )
     assert (run.returncode, run.stderr) == (1, b"")
     assert b"rocm.no_gpu" in run.stdout
+
+
+def test_an_interrupt_shows_what_was_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever pipes a log that does not end and interrupts sees what it said until then."""
+
+    class Pipe(io.BytesIO):
+        def read1(self, size: int | None = -1) -> bytes:
+            if data := super().read1(-1 if size is None else size):
+                return data
+            raise KeyboardInterrupt
+
+    pipe = Pipe(f"{START}\n{SAMPLES['mem.kv_none']}\n".encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(pipe))
+    assert explain.main(["-"]) == 1
+    assert "mem.kv_none" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("what", ["missing", "folder"])

@@ -84,6 +84,8 @@ def test_a_sound_file_loads(tmp_path: Path) -> None:
         (_with(regex="it broke .*", remedy="x"), "repeats without an upper bound ('*')"),
         (_with(regex="it broke a+", remedy="x"), "repeats without an upper bound ('+')"),
         (_with(regex="it broke a{3,}", remedy="x"), "repeats without an upper bound ('{3,}')"),
+        (_with(regex="it broke a{,}", remedy="x"), "repeats without an upper bound ('{,}')"),
+        (_with(regex="it broke a{,401}", remedy="x"), "repeats 401 times; at most 400"),
         (_with(regex="it broke (a|aa){1,9}", remedy="x"), "repeats a group"),
         (_with(regex="(?i)it broke", remedy="x"), "repeats a group or sets flags"),
         (_with(regex=".{0,401}it broke", remedy="x"), "repeats 401 times; at most 400"),
@@ -133,6 +135,7 @@ def test_fixed_text_stops_at_what_may_be_absent() -> None:
     """An optional character does not belong to the text that must be there."""
     assert fixed_texts(r"colour?s of the (?:rainbow)?s") == ("s of the ",)
     assert fixed_texts(r"first one|the second") == ("first one", "the second")
+    assert fixed_texts(r"it broke a{,5}b") == ("it broke ",)
     assert fixed_texts(r"a\.b\(c\) \d{1,3}") == ("a.b(c) ",)
 
 
