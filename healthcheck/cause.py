@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthcheck.explain import explain_stream
+from healthcheck.explain import Explainer, explain_stream
 from healthcheck.verdict import State
 
 # The end of a log holds the last start: 25 kB if healthy, some MB with tracebacks of 8 ranks.
@@ -27,12 +28,13 @@ class Cause:
 
 
 class Log:
-    """The server's log, read again only when it has changed and a while has passed."""
+    """The server's log, read again only when it has changed; its silence counts too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int] | None = None
         self._looked_at = float("-inf")
+        self._explainer = Explainer()
         self._cause: Cause | None = None
 
     def cause(self, state: State, now: float) -> Cause | None:
@@ -50,12 +52,15 @@ class Log:
     def _look(self) -> None:
         status = self._path.stat()
         seen = (status.st_size, status.st_mtime_ns)
-        if seen == self._seen:
-            return
-        with self._path.open("rb") as file:
-            file.seek(max(status.st_size - TAIL_BYTES, 0))
-            found = explain_stream(io.BytesIO(file.read(TAIL_BYTES)))
-        self._seen = seen
+        if seen != self._seen:
+            self._explainer = Explainer()
+            with self._path.open("rb") as file:
+                file.seek(max(status.st_size - TAIL_BYTES, 0))
+                explain_stream(io.BytesIO(file.read(TAIL_BYTES)), self._explainer)
+            self._seen = seen
+        # AITER tells a wait for a lock once and is silent from then on: only its age says more.
+        self._explainer.silence(max(0.0, time.time() - status.st_mtime))
+        found = self._explainer.result()
         cause = found.cause
         self._cause = None
         if cause is not None:
