@@ -101,6 +101,7 @@ def rehearsal(
     health_command = [
         *(*python, "healthcheck", "serve", "--profile", PROFILE, "--target", server_url),
         *("--host", HOST, "--port", str(health_port), "--log", str(logs / "server.log")),
+        *("--drain", "0"),  # nobody routes to a rehearsal
     ]
     children: list[Child] = []
     try:
