@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +49,12 @@ LOCKS = {
 }
 
 
-def cache_dir() -> Path:
-    """Where big things live: $DSPARK_CACHE, else dspark-rocm under the user's cache folder."""
-    explicit = os.environ.get("DSPARK_CACHE")
-    if explicit:
-        return Path(explicit)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "dspark-rocm"
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where big things live: DSPARK_CACHE, else dspark-rocm in XDG_CACHE_HOME, else in ~/.cache."""
+    if own := environ.get("DSPARK_CACHE"):
+        return Path(own).expanduser().absolute()
+    shared = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser().absolute() / "dspark-rocm"
 
 
 def key(name: str) -> str:

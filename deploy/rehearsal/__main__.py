@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy import recipe
+from deploy.environment import cache_dir
 from deploy.recipe import RecipeError
-from deploy.rehearsal.cache import default_cache
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.models import publish_models
 from deploy.rehearsal.server import serve
@@ -30,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     elif options.command == "models":
         print(publish_models(options.out))
     elif options.command == "tree":
-        print(publish_tree(default_cache(os.environ), patched=not options.unpatched))
+        print(publish_tree(cache_dir(os.environ), patched=not options.unpatched))
     else:
         return _supervise(options)
     return 0

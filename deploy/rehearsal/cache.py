@@ -4,21 +4,12 @@ import contextlib
 import fcntl
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from deploy.rehearsal.errors import RehearsalError
 
-_APPLICATION = "dspark-rocm"
 _UNFINISHED = ".unfinished-"
-
-
-def default_cache(environ: Mapping[str, str]) -> Path:
-    """The cache folder: DSPARK_CACHE, else dspark-rocm in XDG_CACHE_HOME, else in ~/.cache."""
-    if own := environ.get("DSPARK_CACHE"):
-        return Path(own).expanduser().absolute()
-    shared = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(shared).expanduser().absolute() / _APPLICATION
 
 
 def publish(folder: Path, build: Callable[[Path], None]) -> Path:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from deploy.rehearsal.cache import default_cache
+from deploy.environment import cache_dir
 from deploy.rehearsal.environment import SHIM
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.models import CONTENT_DIGEST, HEALTHY, publish_models
@@ -152,7 +152,7 @@ def _commit(root: str, name: str) -> None:
 
 def _contents() -> Iterator[tuple[Path, PurePosixPath]]:
     """What goes where in the image."""
-    cache = default_cache(os.environ)
+    cache = cache_dir(os.environ)
     yield publish_models(cache / "models"), HOME / "models"
     yield SHIM, HOME / "shim"
     packages = _packages()
@@ -201,7 +201,7 @@ def site_packages() -> Path:
 
 def _key() -> str:
     """Names the image by all that is in it."""
-    tree = publish_tree(default_cache(os.environ), patched=False)
+    tree = publish_tree(cache_dir(os.environ), patched=False)
     digest = hashlib.sha256(f"{sys.version_info[:2]}{tree.name}{CONTENT_DIGEST}".encode())
     shim = sorted(p for p in SHIM.rglob("*") if p.is_file() and p.suffix != ".pyc")
     for file in (Path(__file__), _HEALTH_LOCK, *shim):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from deploy import recipe
-from deploy.rehearsal.cache import default_cache
+from deploy.environment import cache_dir
 from deploy.rehearsal.environment import check_fault, prepare
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.tree import DISTRIBUTION, find_installed
@@ -36,7 +36,7 @@ def serve(host: str | None, port: int | None, environ: Mapping[str, str]) -> NoR
     check_platform(profile.vllm_version)
     address = host or str(profile.serve["host"]), port or profile.ports.serve
     check_port_free(*address)
-    cache = default_cache(environ)
+    cache = cache_dir(environ)
     check_disk(cache)
     environment = prepare(cache, fault)
     print(f"rehearsal: vLLM tree {environment.tree}", file=sys.stderr)

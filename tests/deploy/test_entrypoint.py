@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rehearsal.cache import default_cache
+from deploy.environment import cache_dir
 from deploy.rehearsal.tree import publish_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +17,7 @@ ENTRYPOINT = ROOT / "docker" / "entrypoint.py"
 @pytest.fixture(scope="module")
 def trees() -> dict[str, Path]:
     """The installed vLLM, with the series and without."""
-    cache = default_cache(os.environ)
+    cache = cache_dir(os.environ)
     return {
         "patched": publish_tree(cache, patched=True),
         "unpatched": publish_tree(cache, patched=False),

@@ -94,10 +94,10 @@ def test_a_complaint_is_one_line(error: Exception, told: str) -> None:
 def rehearsal() -> dict[str, str]:
     """The environment in which vLLM runs on this machine's CPU, its tree and models made once."""
     pytest.importorskip("torch")
+    from deploy.environment import cache_dir
     from deploy.rehearsal import environment
-    from deploy.rehearsal.cache import default_cache
 
-    prepared = environment.prepare(default_cache(os.environ))
+    prepared = environment.prepare(cache_dir(os.environ))
     environ = prepared.over(os.environ)
     environ["PYTHONPATH"] += f":{ROOT}"
     # set for AMD plans too, whose profile has no reason to: without it the CPU has no Triton

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rehearsal.cache import default_cache, publish
+from deploy.environment import cache_dir
+from deploy.rehearsal.cache import publish
 from deploy.rehearsal.errors import RehearsalError
 
 
@@ -65,4 +66,4 @@ def test_full_disk_is_one_clear_line(tmp_path: Path) -> None:
 )
 def test_cache_folder_follows_the_environment(environ: dict[str, str], expected: Path) -> None:
     """DSPARK_CACHE wins over XDG_CACHE_HOME, which wins over ~/.cache."""
-    assert default_cache(environ) == expected
+    assert cache_dir(environ) == expected

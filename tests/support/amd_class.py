@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy import recipe
-from deploy.rehearsal.cache import default_cache
+from deploy.environment import cache_dir
 from deploy.rehearsal.environment import prepare
 
 _DRIVER = Path(__file__).with_name("amd_class_driver.py")
@@ -50,7 +50,7 @@ def ask(
     Raises `AssertionError` with the end of the driver's output if it fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    environment = prepare(default_cache(os.environ), patched=patched)
+    environment = prepare(cache_dir(os.environ), patched=patched)
     asked, answered = folder / "questions.json", folder / "answers.json"
     asked.write_text(json.dumps(list(questions.values())))
     variables = environment.over(os.environ)

@@ -14,6 +14,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from deploy.environment import cache_dir
+
 SHA256 = {
     "0.25.0": "f3aa63921d9713d5a9fa4372f034d99bd11f9114d19266745d55f925b6c72868",
     "0.25.1": "6bda0d67cf227b3542597d86e204cb6d49b69b31bfa1ddca423f3e642e44c1a9",
@@ -39,7 +41,7 @@ def tree(version: str) -> Path:
     line, if the wheel cannot be had or is not the pinned one.
     """
     expected = SHA256[version]
-    folder = _cache() / version
+    folder = cache_dir() / "trees" / version
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -53,13 +55,6 @@ def tree(version: str) -> Path:
 def link_copy(source: Path, destination: Path) -> Path:
     """Copy a tree by hard links, as cheap as an overlay, and return `destination`."""
     return Path(shutil.copytree(source, destination, copy_function=os.link, symlinks=True))
-
-
-def _cache() -> Path:
-    if chosen := os.environ.get("DSPARK_CACHE"):
-        return Path(chosen) / "trees"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dspark-rocm" / "trees"
 
 
 def _fetch(version: str, expected: str, folder: Path) -> None:
