@@ -24,6 +24,7 @@ UNVERIFIED = "unverified"
 
 # Tables that a profile lays its differences over; SHARED ones also reach a profile that does not
 # inherit the AMD server: how to speculate, and how to judge.
+MAY_BE_ZERO = frozenset({"long_prompt_tokens"})
 MERGED = ("model", "serve", "speculative", "env", "health")
 SHARED = frozenset({"speculative", "health"})
 
@@ -108,7 +109,11 @@ class Reference:
 
 @dataclass(frozen=True)
 class Health:
-    """Budgets of the health service, in seconds unless the name says otherwise."""
+    """Budgets of the health service, in seconds unless the name says otherwise.
+
+    `long_prompt_tokens` 0 leaves the gate's long probe out, `gate_requests` 1 the one that sends
+    several requests at once.
+    """
 
     scrape_interval_s: float = 5.0
     connect_timeout_s: float = 2.0
@@ -117,6 +122,10 @@ class Health:
     warmup_timeout_s: float = 900.0
     generation_timeout_s: float = 180.0
     gate_tokens: int = 64
+    long_prompt_tokens: int = 7000
+    long_tokens: int = 320
+    gate_requests: int = 4
+    needle: bool = True
     canary_after_s: float = 45.0
     canary_timeout_s: float = 30.0
     canary_tokens: int = 8
@@ -313,6 +322,8 @@ class _Reader:
     def health(self, key: str, table: Mapping[str, Any]) -> Health:
         health = self.read(Health, key, table)
         for setting, value in dataclasses.asdict(health).items():
+            if isinstance(value, bool) or (setting in MAY_BE_ZERO and value == 0):
+                continue
             if isinstance(value, int | float) and value <= 0:
                 raise self.refusal(f"{key}.{setting}", value, "give a number above 0")
         for rate in ("acceptance_floor", "acceptance_ceiling"):

@@ -26,6 +26,7 @@ from healthcheck.answers import Answer, Failure, FailureKind
 CHUNK_BYTES = 65536
 # vLLM's /metrics is 50 kB for one engine; a completion with 64 logprobs 15 kB.
 LIMIT_BYTES = 4 * 1024 * 1024
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class Secret:
@@ -54,6 +55,15 @@ class Cancel:
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
         self._reason: FailureKind | None = None
+        self._children: list[Cancel] = []
+
+    def child(self) -> Cancel:
+        """One for a question of its own, which this one's abort ends as well."""
+        with self._lock:
+            made = Cancel()
+            made._reason = self._reason
+            self._children.append(made)
+            return made
 
     @property
     def reason(self) -> FailureKind | None:
@@ -66,6 +76,9 @@ class Cancel:
             self._reason = self._reason or reason
             if self._sock is not None:
                 _shut(self._sock)
+            children = tuple(self._children)
+        for child in children:
+            child.abort(reason)
 
     def watch(self, sock: socket.socket) -> None:
         """Take over a connection that has just been made."""
@@ -157,10 +170,13 @@ class Client:
         first_byte_s: float | None = None,
         limit_bytes: int = LIMIT_BYTES,
         cancel: Cancel | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | Failure:
         """POST a JSON payload. Ends within `deadline_s`, or when `cancel` is aborted."""
         body = json.dumps(payload).encode()
-        return self._ask("POST", path, body, deadline_s, first_byte_s, limit_bytes, cancel)
+        return self._ask(
+            "POST", path, body, deadline_s, first_byte_s, limit_bytes, cancel, headers or {}
+        )
 
     def _ask(
         self,
@@ -171,6 +187,7 @@ class Client:
         first_byte_s: float | None,
         limit_bytes: int,
         cancel: Cancel | None,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> Answer | Failure:
         cancel = cancel or Cancel()
         began = time.monotonic()
@@ -180,7 +197,9 @@ class Client:
         timer.start()
         _watched.cancel = cancel
         try:
-            answer = self._exchange(method, path, body, deadline_s, first_byte_s, limit_bytes)
+            answer = self._exchange(
+                method, path, body, deadline_s, first_byte_s, limit_bytes, headers
+            )
         except (requests.RequestException, urllib3.exceptions.HTTPError) as e:
             answer = Failure(_kind_of(e), _line(e))
         except (HTTPException, OSError, ValueError) as e:
@@ -206,6 +225,7 @@ class Client:
         deadline_s: float,
         first_byte_s: float | None,
         limit_bytes: int,
+        headers: Mapping[str, str],
     ) -> Answer | Failure:
         connect = min(self._connect_timeout_s, deadline_s)
         read = min(first_byte_s or deadline_s, deadline_s)
@@ -217,7 +237,7 @@ class Client:
                 method,
                 self.base_url + path,
                 data=body,
-                headers=self._headers(path, body),
+                headers={**self.headers_for(path, body), **headers},
                 timeout=(connect, read),
                 allow_redirects=False,
                 stream=True,
@@ -230,7 +250,8 @@ class Client:
                 content_type = response.headers.get("Content-Type", "")
                 return Answer(response.status_code, bytes(content), content_type)
 
-    def _headers(self, path: str, body: bytes | None) -> dict[str, str]:
+    def headers_for(self, path: str, body: bytes | None) -> dict[str, str]:
+        """What every question carries; the key goes to /v1 paths only."""
         headers = {"Accept-Encoding": "identity", "Connection": "close"}
         if body is not None:
             headers["Content-Type"] = "application/json"

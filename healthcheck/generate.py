@@ -1,22 +1,31 @@
-"""Runs one generation that the verdict wants: asks, samples the counters around it, judges."""
+"""Runs one generation that the verdict wants: asks, samples the counters around it, judges.
+
+A generation is one request, or several at once.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from healthcheck import exposition
+from healthcheck import exposition, prompts
 from healthcheck.answers import Answer, Failure
 from healthcheck.client import Cancel, Client
 from healthcheck.exposition import Exposition
-from healthcheck.judge import Counters, judge
+from healthcheck.judge import Counters, judge, together
+from healthcheck.prompts import Notebook
 from healthcheck.verdict import Generation, Policy, Want
 
 PATH = "/v1/completions"
-# Words of no order leave the model a free choice at every token, so that sampling shows; the
-# first tokens are the nonce, so that no prefix cache has the prompt.
-PROMPT = "Notebook {nonce}. Forty English words without order or meaning, each of them once:\n"
+RANK_HEADER = "X-data-parallel-rank"  # vLLM's choice of an engine by the client
+# Pages whose tokens are counted to know how many make a long prompt.
+SAMPLE_PAGES = 32
+# Without a count from /tokenize: fewer characters a token than any real tokenizer needs for words.
+CHARACTERS_PER_TOKEN = 2.0
+# The pages of a long prompt differ from the counted ones by a few tokens.
+MARGIN = 0.95
 # vLLM counts a step just after it hands out the step's tokens.
 COUNTER_LAG_S = 2.0
 COUNTER_PAUSE_S = 0.1
@@ -33,15 +42,21 @@ class Generator:
         self._clock = clock
         self._own = secrets.token_hex(4)
 
-    def payload(self, want: Want, model: str) -> dict[str, object]:
-        """The request of a generation: sampled as a user's would be, and told apart from it."""
+    def payload(
+        self, want: Want, model: str, prompt: str | None = None, number: int = 0
+    ) -> dict[str, object]:
+        """The request of a generation: sampled as a user's would be, and told apart from it.
+
+        `prompt` None: a short one by the nonce. `number` counts the requests that run at once.
+        """
+        nonce = f"{self._own}-{want.nonce}" + (f"-{number}" if number else "")
         return {
             "model": model,
-            "prompt": PROMPT.format(nonce=f"{self._own}-{want.nonce}"),
+            "prompt": prompts.short(nonce) if prompt is None else prompt,
             "max_tokens": want.tokens,
             "temperature": 1.0,
             "top_p": 1.0,
-            "seed": want.seed,
+            "seed": want.seed + number,
             "logprobs": 1,
             "return_token_ids": True,
             "ignore_eos": True,
@@ -50,18 +65,61 @@ class Generator:
     def run(self, want: Want, model: str, cancel: Cancel | None = None) -> Generation:
         """Run it to its end, its time-out or its cancellation."""
         began = self._clock()
+        until = time.monotonic() + want.timeout_s
+        cancel = cancel or Cancel()
         watch = want.scored and self._policy.speculates
+        notebook = self._notebook(want, model) if want.prompt_tokens else None
+        payloads = [
+            self.payload(want, model, notebook.text if notebook else None, number)
+            for number in range(want.requests)
+        ]
         before = self._sample() if watch else None
-        answer = self._client.post(
-            PATH, self.payload(want, model), deadline_s=want.timeout_s, cancel=cancel
-        )
+        answers = self._ask_all(payloads, want, until, cancel)
         counters = None
-        if watch and isinstance(answer, Answer) and answer.status == 200:
+        if watch and all(isinstance(a, Answer) and a.status == 200 for a in answers):
             counters = self._counters(before)
-        findings, completion = judge(
-            answer, asked_tokens=want.tokens, counters=counters, scored=want.scored
+        judged = [
+            judge(
+                answer,
+                asked_tokens=want.tokens,
+                counters=counters,
+                scored=want.scored,
+                needle=notebook.needle if notebook and self._policy.health.needle else None,
+            )
+            for answer in answers
+        ]
+        findings, completion = judged[0] if len(judged) == 1 else (together(judged), None)
+        return Generation(
+            want.step, want.epoch, began, self._clock(), findings, completion, want.engine
         )
-        return Generation(want.step, want.epoch, began, self._clock(), findings, completion)
+
+    def _ask_all(
+        self, payloads: Sequence[dict[str, object]], want: Want, until: float, cancel: Cancel
+    ) -> list[Answer | Failure]:
+        """Every request at once, in threads of their own; a cancellation ends them all."""
+        headers = {} if want.rank is None else {RANK_HEADER: str(want.rank)}
+
+        def ask(payload: dict[str, object], own: Cancel) -> Answer | Failure:
+            left_s = max(until - time.monotonic(), 0.001)
+            return self._client.post(PATH, payload, deadline_s=left_s, cancel=own, headers=headers)
+
+        if len(payloads) == 1:
+            return [ask(payloads[0], cancel)]
+        with ThreadPoolExecutor(len(payloads), "at-once") as pool:
+            return list(pool.map(ask, payloads, [cancel.child() for _ in payloads]))
+
+    def _notebook(self, want: Want, model: str) -> Notebook:
+        """The long prompt of a want, in as many pages as the server's own tokenizer says."""
+        nonce = f"{self._own}-{want.nonce}"
+        sample = prompts.notebook(nonce, SAMPLE_PAGES).text
+        answer = self._client.post(
+            "/tokenize",
+            {"model": model, "prompt": sample},
+            deadline_s=self._policy.health.probe_timeout_s,
+        )
+        counted = _count(answer) or len(sample) / CHARACTERS_PER_TOKEN
+        pages = int(want.prompt_tokens * MARGIN * SAMPLE_PAGES / counted)
+        return prompts.notebook(nonce, max(pages, 1))
 
     def _counters(self, before: Exposition | Failure | None) -> Counters:
         """The counters around the generation, waiting a little for the last step's."""
@@ -79,6 +137,13 @@ class Generator:
         return exposition.read(
             self._client.get("/metrics", deadline_s=self._policy.health.probe_timeout_s)
         )
+
+
+def _count(answer: Answer | Failure) -> int | None:
+    """The tokens that /tokenize counted, None if it does not say."""
+    body = answer.json() if isinstance(answer, Answer) and answer.status == 200 else None
+    count = body.get("count") if isinstance(body, dict) else None
+    return count if isinstance(count, int) and count > 0 else None
 
 
 def _around(before: Exposition | Failure | None, after: Exposition | Failure) -> Counters:

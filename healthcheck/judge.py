@@ -1,15 +1,17 @@
 """Judges the answer of one generation: a list of findings, each good, bad or unknown.
 
-Pure functions of the answer and of the counters before and after it. The rules are those of gate
-step 2: real tokens, finite logprobs that differ, no loop, a draft counter that rose, sampling
-that is not argmax, two seeds that give two texts.
+Pure functions of the answer and of the counters before and after it. The rules are those of the
+gate: real tokens, finite logprobs that differ, no loop, a draft counter that rose, sampling that is
+not argmax, two seeds that give two texts, a needle of a long prompt that is found, several answers
+at once of which each is its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -24,7 +26,7 @@ NO_LOGPROB = -9999.0
 # Logprobs come as float32 printed in full: equal means equal up to its last bits.
 LOGPROB_TOLERANCE = 1e-5
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-MAY_BE_INCONCLUSIVE = frozenset({"sampling", "second seed"})
+MAY_BE_INCONCLUSIVE = frozenset({"sampling", "second seed", "apart"})
 
 
 class Outcome(StrEnum):
@@ -35,12 +37,17 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+_GRAVITY = {Outcome.GOOD: 0, Outcome.UNKNOWN: 1, Outcome.BAD: 2}
+
+
 class Step(StrEnum):
     """What a generation is for."""
 
     WARM_UP = "warm-up"
     PROBE = "probe"
     SECOND_SEED = "second-seed"
+    LONG = "long"
+    AT_ONCE = "at-once"
     CANARY = "canary"
     RECOVERY = "recovery"
 
@@ -85,11 +92,13 @@ def judge(
     asked_tokens: int,
     counters: Counters | None = None,
     scored: bool = True,
+    needle: str | None = None,
 ) -> tuple[tuple[Finding, ...], Completion | None]:
     """Every finding about one completion or chat answer, and what was read of it.
 
     `counters` None: the server is not expected to speculate. `scored` False leaves out the tests
-    that need more than a canary's few tokens (sampling mode, draft counter).
+    that need more than a canary's few tokens (sampling mode, draft counter). `needle` is what the
+    text must hold.
     """
     refusal = _refusal(answer)
     if refusal is not None:
@@ -104,6 +113,8 @@ def judge(
         _variety(completion),
         *_numbers(completion, scored),
     ]
+    if needle is not None:
+        findings.append(_needle(completion, needle))
     if scored:
         findings.append(_sampling(completion))
         if counters is not None:
@@ -135,6 +146,44 @@ def differs(first: Completion, second: Completion) -> Finding:
     if chance is None or chance >= ARGMAX_CHANCE:
         return Finding("second seed", Outcome.UNKNOWN, "sampling.seed_ignored", evidence)
     return Finding("second seed", Outcome.BAD, "sampling.seed_ignored", evidence)
+
+
+def together(
+    answers: Sequence[tuple[tuple[Finding, ...], Completion | None]],
+) -> tuple[Finding, ...]:
+    """The findings about several answers that ran at once: of each check the worst, counted.
+
+    No two of them may be the same text, as their prompts and seeds differ.
+    """
+    worst_of: dict[str, Finding] = {}
+    counts: dict[str, int] = {}
+    for findings, _ in answers:
+        for finding in findings:
+            kept = worst_of.get(finding.check)
+            if finding.outcome is not Outcome.GOOD:
+                counts[finding.check] = counts.get(finding.check, 0) + 1
+            if kept is None or _GRAVITY[finding.outcome] > _GRAVITY[kept.outcome]:
+                worst_of[finding.check] = finding
+    found = [
+        replace(
+            f, evidence={"requests": len(answers), "not_good": counts.get(check, 0), **f.evidence}
+        )
+        for check, f in worst_of.items()
+    ]
+    completions = [completion for _, completion in answers if completion is not None]
+    if len(completions) > 1:
+        found.append(_apart(completions))
+    return tuple(found)
+
+
+def _apart(completions: Sequence[Completion]) -> Finding:
+    pairs = itertools.combinations(completions, 2)
+    same = [f for f in (differs(a, b) for a, b in pairs) if f.outcome is not Outcome.GOOD]
+    evidence = {"answers": len(completions), "equal_pairs": len(same)}
+    if not same:
+        return Finding("apart", Outcome.GOOD, evidence=evidence)
+    outcome = max((f.outcome for f in same), key=_GRAVITY.__getitem__)
+    return Finding("apart", outcome, "text.crossed", evidence)
 
 
 def period(tokens: Sequence[object]) -> int | None:
@@ -266,6 +315,13 @@ def _variety(completion: Completion) -> Finding:
     if length is not None:
         return Finding("variety", Outcome.BAD, "text.loop", {**evidence, "period": length})
     return Finding("variety", Outcome.GOOD, evidence=evidence)
+
+
+def _needle(completion: Completion, needle: str) -> Finding:
+    evidence = {"needle": needle, "starts": " ".join(completion.text.split())[:40]}
+    if needle in completion.text:
+        return Finding("needle", Outcome.GOOD, evidence=evidence)
+    return Finding("needle", Outcome.BAD, "text.needle_missed", evidence)
 
 
 def _numbers(completion: Completion, scored: bool) -> list[Finding]:

@@ -98,7 +98,7 @@ class ThreadRunner:
         with self._lock:
             if self._running is not None:
                 raise RuntimeError("a generation is running already")
-            self._running = Outstanding(want.step, want.epoch, now)
+            self._running = Outstanding(want.step, want.epoch, now, want.engine)
             self._cancel = Cancel()
         thread = threading.Thread(
             target=self._run, args=(want, model, self._cancel), name="generation", daemon=True

@@ -96,6 +96,11 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "do not serve it: check weights and kernels"),
     ("text.loop", Kind.MODEL, "a short run of tokens is repeated over and over",
      "do not serve it: check weights, kernels and KV cache"),
+    ("text.needle_missed", Kind.MODEL, "a long prompt's own words are not found again",
+     "compare short and long prompts: a KV cache or attention fault shows past 2,048 or 4-5k "
+     "tokens; if it comes and goes, look at the sampling settings"),
+    ("text.crossed", Kind.MODEL, "requests that run at once get the same text",
+     "serve with max-num-seqs 1 to confirm; requests share state in the draft or the KV cache"),
     ("sampling.greedy", Kind.MODEL, "temperature 1 gives plain argmax: sampling is not on",
      "check the runner: vLLM's V1 CPU runner and a greedy draft do this"),
     ("sampling.seed_ignored", Kind.MODEL, "two seeds give the same text",

@@ -23,7 +23,10 @@ from healthcheck.judge import Completion, Finding, Outcome, Step, differs, worst
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 
-GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED)
+GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE)
+SCORED = frozenset({Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE})
+# A context too short for a prompt that is longer than the scored probe's.
+SHORTEST_LONG = 512
 
 # A look sooner than the scrape interval, where one more reading can settle the matter: three of
 # them are over well inside the 10 s in which a killed engine has to show.
@@ -97,6 +100,7 @@ class Generation:
     ended_at: float
     findings: tuple[Finding, ...]
     completion: Completion | None = field(default=None, repr=False)
+    engine: str | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -122,6 +126,7 @@ class Outstanding:
     step: Step
     epoch: int
     started_at: float
+    engine: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Want:
-    """The generation the machine asks for; `nonce` makes its prompt one of its kind."""
+    """The generation the machine asks for; `nonce` makes its prompt one of its kind.
+
+    `prompt_tokens` 0: a short prompt. `requests` of the kind run at once. `engine` and `rank`: the
+    engine it is meant for and its place among them; None leaves the choice to the server.
+    """
 
     step: Step
     epoch: int
@@ -147,11 +156,15 @@ class Want:
     seed: int
     tokens: int
     timeout_s: float
+    prompt_tokens: int = 0
+    requests: int = 1
+    engine: str | None = None
+    rank: int | None = None
 
     @property
     def scored(self) -> bool:
         """Judged in full; a canary's few tokens are not."""
-        return self.step in (Step.PROBE, Step.SECOND_SEED)
+        return self.step in SCORED
 
 
 @dataclass(frozen=True)
@@ -182,6 +195,7 @@ class EngineMemory:
     moved_at: float
     work_since: float | None = None
     unmoved: int = 0
+    asked_at: float = float("-inf")  # by a canary of its own
     window: Speculation = NOTHING
     windows: tuple[Speculation, ...] = ()
     low: Alarm = Alarm()
@@ -206,16 +220,17 @@ class Gate:
     first: Completion | None = field(default=None, repr=False)
     findings: Mapping[Step, tuple[Finding, ...]] = field(default_factory=dict)
     bad: tuple[Finding, ...] = ()  # of the last failed round
+    steps: tuple[Step, ...] = GATE
 
     @property
     def passed(self) -> bool:
         """Every step held."""
-        return self.index >= len(GATE)
+        return self.index >= len(self.steps)
 
     @property
     def step(self) -> Step | None:
         """The step to run next."""
-        return None if self.passed else GATE[self.index]
+        return None if self.passed else self.steps[self.index]
 
 
 @dataclass(frozen=True)
@@ -256,6 +271,7 @@ class Memory:
     said_dead: bool = False  # /health 503 in the present run of bad verdicts
     identity_doubt: bool = False  # it was gone; it may be another process now
     unanswered_since: float | None = None
+    unanswered_by: str | None = None  # the engine that was asked, where one was chosen
     outstanding: Outstanding | None = None
     silent: int = 0  # readings in a row with a generation outstanding and no step anywhere
     over_stall: int = 0
@@ -291,7 +307,17 @@ class Memory:
             return 0.0
         running = self.outstanding.started_at if self.outstanding and self.asks_this_engine else at
         asked = running if self.unanswered_since is None else min(running, self.unanswered_since)
-        return at - (asked if self.progress_at is None else max(asked, self.progress_at))
+        step = self.awaited_step_at
+        return at - (asked if step is None else max(asked, step))
+
+    @property
+    def awaited_step_at(self) -> float | None:
+        """The last step of the engine that was asked; without a choice, of any."""
+        chosen = self.unanswered_by
+        if chosen is None and self.outstanding is not None:
+            chosen = self.outstanding.engine
+        engine = self.engines.get(chosen) if chosen is not None else None
+        return self.progress_at if engine is None else engine.moved_at
 
     @property
     def asks_this_engine(self) -> bool:
@@ -348,7 +374,7 @@ def advance(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     if reading.draining or memory.state is State.DRAINING:
         return _enter(seen, State.DRAINING, [Note("operator.drain")])
     if new_engine and memory.state is not State.LOADING:
-        return _enter(seen, State.SMOKE, [Note("engine.new")])
+        return _enter_smoke(seen, Note("engine.new"), policy.health)
     return _DECIDE[memory.state](seen, reading, policy)
 
 
@@ -361,11 +387,14 @@ def wants(memory: Memory, now: float, policy: Policy) -> Want | None:
         case State.SMOKE:
             return _gate_want(memory, now, health)
         case State.STALLED:
-            return _want(memory, Step.CANARY, health.canary_tokens, health.canary_timeout_s)
+            return _for_engine(_canary(memory, health), memory, memory.unanswered_by)
         case State.NOT_READY if not memory.recovery_generation:
-            return _recovery_want(memory, health)
-        case State.READY | State.DEGRADED if _canary_is_due(memory, now, health):
-            return _want(memory, Step.CANARY, health.canary_tokens, health.canary_timeout_s)
+            return _for_engine(_recovery_want(memory, health), memory, _doubted(memory))
+        case State.READY | State.DEGRADED:
+            if _canary_is_due(memory, now, health):
+                return _for_engine(_canary(memory, health), memory, _doubted(memory))
+            idle = _idle_engine(memory, now, health)
+            return None if idle is None else _for_engine(_canary(memory, health), memory, idle)
     return None
 
 
@@ -486,6 +515,7 @@ def _forget_engine(memory: Memory) -> Memory:
         generation=Alarm(),
         blind=Alarm(),
         unanswered_since=None,
+        unanswered_by=None,
         silent=0,
         over_stall=0,
         stale=0,
@@ -512,7 +542,7 @@ def _observe_engines(
     stepped = any(
         name in memory.engines and e.moved_at == reading.at for name, e in engines.items()
     )
-    return replace(
+    seen_now = replace(
         memory,
         engines=engines,
         process_start=seen.process_start,
@@ -520,8 +550,9 @@ def _observe_engines(
         sampled_at=reading.at,
         scrape=memory.scrape.after(Outcome.GOOD, *_hysteresis(health)),
         progress_at=reading.at if stepped else memory.progress_at,
-        unanswered_since=None if stepped else memory.unanswered_since,
     )
+    answered = stepped and seen_now.awaited_step_at == reading.at
+    return replace(seen_now, unanswered_since=None, unanswered_by=None) if answered else seen_now
 
 
 def _observe_engine(
@@ -577,9 +608,16 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
     )
     if generation.timed_out:
         since = memory.unanswered_since
-        seen = replace(seen, unanswered_since=generation.started_at if since is None else since)
-    else:
-        seen = replace(seen, unanswered_since=None)
+        seen = replace(
+            seen,
+            unanswered_since=generation.started_at if since is None else since,
+            unanswered_by=generation.engine,
+        )
+    elif memory.unanswered_by in (None, generation.engine):
+        seen = replace(seen, unanswered_since=None, unanswered_by=None)
+    if generation.engine is not None and generation.engine in seen.engines:
+        asked = replace(seen.engines[generation.engine], asked_at=memory.at)
+        seen = replace(seen, engines={**seen.engines, generation.engine: asked})
     if outcome is Outcome.GOOD and generation.step is not Step.WARM_UP:
         seen = replace(seen, good_generation_at=generation.ended_at)
     if memory.state is State.SMOKE:
@@ -603,7 +641,7 @@ def _gate_after(gate: Gate, generation: Generation, at: float, health: Health) -
     outcome = worst(findings)
     if outcome is Outcome.GOOD:
         first = generation.completion if step is Step.PROBE else gate.first
-        done = gate.index + 1 >= len(GATE)
+        done = gate.index + 1 >= len(gate.steps)
         return replace(
             gate, index=gate.index + 1, first=first, failures=0 if done else gate.failures
         )
@@ -612,7 +650,7 @@ def _gate_after(gate: Gate, generation: Generation, at: float, health: Health) -
     pause = min(health.scrape_interval_s * max(failures, 1), GATE_PAUSE_LIMIT_S)
     return replace(
         gate,
-        index=GATE.index(Step.PROBE),
+        index=gate.steps.index(Step.PROBE),
         round=gate.round + 1,
         failures=failures,
         not_before=at + pause,
@@ -622,7 +660,7 @@ def _gate_after(gate: Gate, generation: Generation, at: float, health: Health) -
 
 def _observe_silence(memory: Memory, earlier: Memory, reading: Reading, health: Health) -> Memory:
     """Counts the readings in which work waited and nothing moved."""
-    moved = memory.progress_at == reading.at
+    moved = memory.awaited_step_at == reading.at
     seen = replace(memory, silent=earlier.silent + 1 if memory.asked and not moved else 0)
     # A server that answers /health but hides its scheduler may be busy: restarting it is a guess.
     hidden = _transport_outcome(reading.health) is Outcome.GOOD and not isinstance(
@@ -657,19 +695,24 @@ def _enter(memory: Memory, state: State, notes: Sequence[Note]) -> Memory:
     )
 
 
-def _start_gate(memory: Memory, note: Note) -> Memory:
+def _start_gate(memory: Memory, note: Note, health: Health) -> Memory:
     """SMOKE with a gate of its own; the counters that are known stay known."""
     fresh = replace(
         _forget_engine(memory), engines=memory.engines, process_start=memory.process_start
     )
-    return _enter(fresh, State.SMOKE, [note])
+    return _enter_smoke(fresh, note, health)
+
+
+def _enter_smoke(memory: Memory, note: Note, health: Health) -> Memory:
+    gate = replace(memory.gate, steps=_gate_steps(memory.max_model_len, health))
+    return _enter(replace(memory, gate=gate), State.SMOKE, [note])
 
 
 def _loading(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     note, served = _serves(reading, policy)
     if served is not None:
         listed = replace(memory, model=served, max_model_len=_longest(reading))
-        return _start_gate(listed, Note("gate.running", "the server is up"))
+        return _start_gate(listed, Note("gate.running", "the server is up"), policy.health)
     notes = [note]
     waited = reading.at - memory.since
     if waited >= policy.health.start_budget_s:
@@ -841,8 +884,9 @@ def _stalled(memory: Memory, reading: Reading, policy: Policy) -> Memory:
         return _enter(memory, State.DEAD, [dead])
     fresh = reading.generation
     answered = fresh is not None and fresh.epoch == memory.epoch and fresh.answered
-    if answered or memory.progress_at == reading.at:
-        return _start_gate(memory, Note("gate.running", "it moves again"))
+    # Another engine's step or answer is no sign of the one that stalled.
+    if (answered or memory.progress_at == reading.at) and not memory.over_stall:
+        return _start_gate(memory, Note("gate.running", "it moves again"), policy.health)
     return _enter(memory, State.STALLED, memory.notes)
 
 
@@ -851,7 +895,7 @@ def _dead(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     if served is None:
         return _enter(memory, State.DEAD, memory.notes)
     listed = replace(memory, model=served, max_model_len=_longest(reading))
-    return _start_gate(listed, Note("gate.running", "the server is up again"))
+    return _start_gate(listed, Note("gate.running", "the server is up again"), policy.health)
 
 
 _DECIDE = {
@@ -892,16 +936,41 @@ def _gate_want(memory: Memory, now: float, health: Health) -> Want | None:
     gate = memory.gate
     if gate.step is None or now < gate.not_before:
         return None
-    warm_up = gate.step is Step.WARM_UP
-    return Want(
-        gate.step,
+    step = gate.step
+    # Both seeds of a round share a prompt: that they differ is what the second one shows.
+    shares = step in (Step.PROBE, Step.SECOND_SEED)
+    # Long prompts and batches have kernels of their own to compile.
+    compiles = step is Step.WARM_UP or step is Step.LONG or step is Step.AT_ONCE
+    want = Want(
+        step,
         memory.epoch,
-        # Both seeds of a round share a prompt: that they differ is what the second one shows.
-        f"{memory.epoch}-{gate.round}" + ("-warm" if warm_up else ""),
-        seed=2 * gate.round + (2 if gate.step is Step.SECOND_SEED else 1),
+        f"{memory.epoch}-{gate.round}" + ("" if shares else f"-{step.value}"),
+        seed=2 * gate.round + (2 if step is Step.SECOND_SEED else 1),
         tokens=health.gate_tokens,
-        timeout_s=health.warmup_timeout_s if warm_up else health.generation_timeout_s,
+        timeout_s=health.warmup_timeout_s if compiles else health.generation_timeout_s,
+        requests=health.gate_requests if step is Step.AT_ONCE else 1,
     )
+    return _long(want, memory.max_model_len, health) if step is Step.LONG else want
+
+
+def _long(want: Want, longest: int | None, health: Health) -> Want:
+    """The long probe in what the context leaves: a quarter of it at most for the answer."""
+    if longest is None:
+        return replace(want, tokens=health.long_tokens, prompt_tokens=health.long_prompt_tokens)
+    tokens = min(health.long_tokens, longest // 4)
+    return replace(
+        want, tokens=tokens, prompt_tokens=min(health.long_prompt_tokens, longest - tokens)
+    )
+
+
+def _gate_steps(longest: int | None, health: Health) -> tuple[Step, ...]:
+    """The steps that the budgets ask for and the context has room for."""
+    left_out = set()
+    if not health.long_prompt_tokens or (longest is not None and longest < SHORTEST_LONG):
+        left_out.add(Step.LONG)
+    if health.gate_requests < 2:
+        left_out.add(Step.AT_ONCE)
+    return tuple(step for step in GATE if step not in left_out)
 
 
 def _recovery_want(memory: Memory, health: Health) -> Want | None:
@@ -917,6 +986,57 @@ def _want(memory: Memory, step: Step, tokens: int, timeout_s: float) -> Want:
     return Want(step, memory.epoch, nonce, memory.generations, tokens, timeout_s)
 
 
+def _canary(memory: Memory, health: Health) -> Want:
+    return _want(memory, Step.CANARY, health.canary_tokens, health.canary_timeout_s)
+
+
+def _doubted(memory: Memory) -> str | None:
+    """The engine whose answer is in doubt, None if none was chosen."""
+    last = memory.last_generation
+    if memory.unanswered_by is None and memory.generation.bad and last is not None:
+        return last.engine
+    return memory.unanswered_by
+
+
+def _for_engine(want: Want, memory: Memory, engine: str | None) -> Want:
+    rank = _ranks(memory).get(engine) if engine is not None else None
+    return want if rank is None else replace(want, engine=engine, rank=rank)
+
+
+def _ranks(memory: Memory) -> dict[str, int]:
+    """Each engine's place among the server's, which is what the header X-data-parallel-rank takes;
+    empty where there is no choice."""
+    numbers = sorted((n for n in memory.engines if n.isascii() and n.isdigit()), key=int)
+    if len(numbers) < 2 or len(numbers) < len(memory.engines):
+        return {}
+    return {name: rank for rank, name in enumerate(numbers)}
+
+
+def _idle_engine(memory: Memory, now: float, health: Health) -> str | None:
+    """The engine among several that has been idle and unasked for longest, if for too long.
+
+    That another one works proves nothing about it. Asked again no sooner than after the same time:
+    where the server chooses by itself, the answer may be another engine's.
+    """
+    if memory.sampled_at is None or now - memory.sampled_at >= health.canary_after_s:
+        return None
+    ages = {
+        name: now - max(memory.engines[name].moved_at, memory.engines[name].asked_at)
+        for name in _ranks(memory)
+        if memory.engines[name].work_since is None
+    }
+    oldest = max(ages, key=ages.__getitem__, default=None)
+    wanted = oldest is not None and ages[oldest] >= _canary_age(memory, health)
+    return oldest if wanted else None
+
+
+def _canary_age(memory: Memory, health: Health) -> float:
+    """The age of evidence at which a canary is sent."""
+    # Deterministic for a memory, different for each canary and each service.
+    draw = random.Random(memory.jitter_seed * 1_000_003 + memory.generations).uniform(-1, 1)
+    return health.canary_after_s * (1 + CANARY_JITTER * draw)
+
+
 def _canary_is_due(memory: Memory, now: float, health: Health) -> bool:
     if memory.generation.bad:
         return True  # one more settles whether it was chance
@@ -926,6 +1046,4 @@ def _canary_is_due(memory: Memory, now: float, health: Health) -> bool:
     if memory.unanswered_since is not None:
         return True  # the question stands until it is answered
     age = memory.evidence_age_s(now)
-    # Deterministic for a memory, different for each canary and each service.
-    draw = random.Random(memory.jitter_seed * 1_000_003 + memory.generations).uniform(-1, 1)
-    return age is None or age >= health.canary_after_s * (1 + CANARY_JITTER * draw)
+    return age is None or age >= _canary_age(memory, health)

@@ -14,7 +14,13 @@ import pytest
 
 from deploy.recipe import Health
 from healthcheck.verdict import State
-from tests.support.scripted_server import Engine, completion, error, scripted_server
+from tests.support.scripted_server import (
+    Engine,
+    completion,
+    error,
+    scripted_server,
+    tokens_of,
+)
 from tests.support.simulation import Simulation
 
 LOADING, SMOKE, READY = State.LOADING, State.SMOKE, State.READY
@@ -140,17 +146,40 @@ def saturated(s: Simulation) -> None:
     busy(s, 900)
 
 
-def one_engine_frozen(s: Simulation) -> None:
+def one_engine_frozen(s: Simulation, seconds: float = 120) -> None:
+    step = two_engines(s)
+    s.server.engines["1"].running = 2
+    s.run(seconds, each=step)
+
+
+def one_engine_frozen_for_long(s: Simulation) -> None:
+    one_engine_frozen(s, 1000)
+
+
+def two_engines(s: Simulation) -> Callable[[float], None]:
+    """READY with two engines; what each turn does then: the first one works, the second is idle."""
     s.server.engines["1"] = Engine()
     s.to_ready()
-    frozen = s.server.engines["1"]
-    frozen.running = 2
 
     def step(_: float) -> None:
-        s.server.engines["0"].running = 1
-        s.server.engines["0"].generation_tokens += 50
+        first = s.server.engines["0"]
+        first.running = 1
+        first.generation_tokens += 50
+        first.draft(10)
 
-    s.run(120, each=step)
+    return step
+
+
+def idle_engine_wedged(s: Simulation) -> None:
+    step = two_engines(s)
+    s.server.hung_engines = {"1"}
+    s.run(1000, each=step)
+
+
+def one_engine_idle(s: Simulation) -> None:
+    step = two_engines(s)
+    s.run(3600, each=step)
+    assert s.server.engines["1"].generation_tokens > 0, "nobody asked the idle one"
 
 
 def metrics_missing(s: Simulation) -> None:
@@ -275,6 +304,14 @@ SCENARIOS = [
         ("progress.none",),
         from_ready=False,
     ),
+    Scenario(
+        "one of two engines frozen for good",
+        (LOADING, SMOKE, READY, NOT_READY, STALLED),
+        one_engine_frozen_for_long,
+        ("progress.stalled",),
+        from_ready=False,
+        peer="counter progress: the other engine moves",
+    ),
     Scenario("/metrics missing", (READY, DEGRADED), metrics_missing, ("metrics.unavailable",)),
     Scenario(
         "NaN weights",
@@ -325,6 +362,39 @@ SCENARIOS = [
         {"speculates": False},
         from_ready=False,
         peer="every one: none checks speculation",
+    ),
+    Scenario(
+        "a long prompt is not read",
+        (LOADING, SMOKE),
+        wait(60),
+        ("text.needle_missed", "gate.failed"),
+        {"forgetful": True},
+        from_ready=False,
+        peer="every one: none asks for more than a token",
+    ),
+    Scenario(
+        "requests at once get one text",
+        (LOADING, SMOKE),
+        wait(60),
+        ("text.crossed", "gate.failed"),
+        {"crossed": True},
+        from_ready=False,
+        peer="every one: none asks for two at once",
+    ),
+    Scenario(
+        "one of two idle engines wedged, the other busy",
+        (LOADING, SMOKE, READY, NOT_READY, STALLED),
+        idle_engine_wedged,
+        ("progress.stalled",),
+        from_ready=False,
+        peer="counter progress, Dynamo canary: the other engine answers",
+    ),
+    Scenario(
+        "one of two engines idle for an hour",
+        (LOADING, SMOKE, READY),
+        one_engine_idle,
+        (),
+        from_ready=False,
     ),
     Scenario("acceptance 0", (READY, DEGRADED), acceptance((0, 0, 0, 0)), ("acceptance.low",)),
     Scenario(
@@ -446,3 +516,51 @@ def test_a_generation_of_a_gone_engine_is_aborted() -> None:
         server.restart()
         simulation.run(6)
         assert simulation.runner.aborted == 1
+
+
+def test_the_gate_asks_a_long_prompt_and_several_at_once() -> None:
+    """After the two seeds: some 7,000 tokens with 320 to come, then four prompts of 64 tokens."""
+    with scripted_server() as server:
+        Simulation(server).to_ready()
+        long, *at_once = server.completions[3:]
+        assert 6000 <= tokens_of(long["prompt"]) <= 7000
+        assert long["max_tokens"] == 320
+        assert [c["max_tokens"] for c in at_once] == [64] * 4
+        assert len({c["prompt"] for c in at_once}) == len({c["seed"] for c in at_once}) == 4
+
+
+@pytest.mark.parametrize("max_model_len", [512, 1024, 4096])
+def test_the_long_prompt_fits_the_context(max_model_len: int) -> None:
+    """A shorter context gets a shorter long prompt, with a quarter left for the answer."""
+    with scripted_server(max_model_len=max_model_len) as server:
+        Simulation(server).to_ready()
+        long = server.completions[3]
+        assert long["max_tokens"] == min(320, max_model_len // 4)
+        assert max_model_len // 2 < tokens_of(long["prompt"]) + long["max_tokens"] <= max_model_len
+
+
+def test_a_context_without_room_has_no_long_probe() -> None:
+    """A server of 256 tokens passes the gate without it."""
+    with scripted_server(max_model_len=256) as server:
+        Simulation(server).to_ready()
+        assert {c["max_tokens"] for c in server.completions} == {64}
+
+
+def test_without_a_tokenizer_the_long_prompt_is_shorter() -> None:
+    """Where /tokenize is not served the length is guessed, on the safe side."""
+    with scripted_server(tokenizes=False) as server:
+        Simulation(server).to_ready()
+        assert 2000 <= tokens_of(server.completions[3]["prompt"]) <= 7000
+
+
+def test_steps_of_the_gate_can_be_left_out() -> None:
+    """long_prompt_tokens 0 and gate_requests 1 leave the two seeds."""
+    with scripted_server(forgetful=True, crossed=True) as server:
+        Simulation(server, Health(long_prompt_tokens=0, gate_requests=1)).to_ready()
+        assert len(server.completions) == 3
+
+
+def test_a_model_that_cannot_read_is_not_asked_for_the_needle() -> None:
+    """`needle` false judges the long answer by everything else."""
+    with scripted_server(forgetful=True) as server:
+        Simulation(server, Health(needle=False)).to_ready()

@@ -14,6 +14,7 @@ from healthcheck.judge import Completion, Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
+    GATE,
     SURFACES,
     Generation,
     Memory,
@@ -36,7 +37,7 @@ REFUSED = Failure(FailureKind.REFUSED)
 RESET = Failure(FailureKind.RESET)
 TIMEOUT = Failure(FailureKind.TIMEOUT)
 MODEL = "m"
-LISTED = Listing((MODEL,), 1024)
+LISTED = Listing((MODEL,), 16384)
 
 GOOD = (Finding("real tokens", Outcome.GOOD),)
 NAN = (Finding("logprobs", Outcome.BAD, "numerics.nan"),)
@@ -106,7 +107,7 @@ class Machine:
 
     def to_ready(self) -> Machine:
         self.to_smoke()
-        for count, step in enumerate((Step.WARM_UP, Step.PROBE, Step.SECOND_SEED)):
+        for count, step in enumerate(self.memory.gate.steps):
             want = self.wanted()
             assert want is not None and want.step is step
             made = self.generation(step=step, tokens=(count, 5, 6))
@@ -149,7 +150,7 @@ def test_every_state_has_its_surfaces(state: State, startup: int, ready_: int, l
 
 
 def test_the_ordinary_start() -> None:
-    """Refused, then listed, then the three steps of the gate in order: READY."""
+    """Refused, then listed, then the steps of the gate in order: READY."""
     machine = Machine()
     for _ in range(10):
         assert machine.see(REFUSED) is State.LOADING
@@ -219,7 +220,7 @@ def test_equal_texts_of_two_seeds_fail_the_gate() -> None:
     """A second seed that repeats an improbable text is bad, and named."""
     machine = Machine()
     machine.to_smoke()
-    for step in (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED):
+    for step in GATE:
         machine.see(metrics=metrics(), generation=machine.generation(step=step))
     assert machine.memory.state is State.SMOKE
     assert machine.codes == ["sampling.seed_ignored", "gate.failed"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -55,6 +56,11 @@ class ScriptedServer:
     metrics: Reply | None = None  # None: rendered from the engines
     redirect: bool = False
     hung: bool = False  # completions get no answer; a simulation reads it, see simulation.py
+    hung_engines: set[str] = field(default_factory=set)
+    max_model_len: int = 16384
+    tokenizes: bool = True
+    forgetful: bool = False  # does not find what stands in a long prompt
+    crossed: bool = False  # gives every request that runs with others the same text
     greedy: bool = False
     fixed_seed: bool = False
     drafting: bool = True
@@ -105,7 +111,7 @@ class ScriptedServer:
 
     # --- answers
 
-    def answer(self, method: str, path: str, payload: Any, key: str) -> Reply | None:
+    def answer(self, method: str, path: str, payload: Any, key: str, rank: int = 0) -> Reply | None:
         """What is sent for a request; None to close without an answer."""
         if self.redirect:
             return 307, b""
@@ -118,27 +124,44 @@ class ScriptedServer:
         if path.startswith("/v1/") and self.key is not None and key != f"Bearer {self.key}":
             return 401, b'{"error":"Unauthorized"}'
         if path == "/v1/models":
-            rows = [{"id": m, "object": "model", "max_model_len": 1024} for m in self.models]
+            rows = [
+                {"id": m, "object": "model", "max_model_len": self.max_model_len}
+                for m in self.models
+            ]
             return 200, json.dumps({"object": "list", "data": rows}).encode()
+        if path == "/tokenize" and method == "POST" and self.tokenizes:
+            count = tokens_of(payload["prompt"])
+            return 200, json.dumps({"count": count, "max_model_len": self.max_model_len}).encode()
         if path == "/v1/completions" and method == "POST":
             self.completions.append(payload)
-            return (self.on_completion or self.complete)(payload)
+            return (
+                self.on_completion(payload) if self.on_completion else self.complete(payload, rank)
+            )
         if path == "/v1/chat/completions" and method == "POST":
             return self.chat(payload)
         return 404, b'{"detail":"Not Found"}'
 
-    def complete(self, payload: Mapping[str, Any]) -> Reply:
+    def complete(self, payload: Mapping[str, Any], rank: int = 0) -> Reply:
         """A sampled completion, and the counters it moves."""
         if payload["model"] not in self.models:
             return error(404, f"The model `{payload['model']}` does not exist.", "NotFoundError")
         tokens = int(payload["max_tokens"])
-        engine = next(iter(self.engines.values()))
-        engine.prompt_tokens += 20
+        prompted = tokens_of(payload["prompt"])
+        if prompted + tokens > self.max_model_len:
+            return error(400, f"This model's maximum context length is {self.max_model_len} tokens")
+        engine = list(self.engines.values())[rank]
+        engine.prompt_tokens += prompted
         engine.generation_tokens += tokens
         if self.drafting:
             engine.draft(max(tokens // 4, 1))
         seed = 0 if self.fixed_seed or self.greedy else payload["seed"]
-        return 200, json.dumps(completion(payload["prompt"], seed, tokens, self.greedy)).encode()
+        prompt = payload["prompt"]
+        if self.crossed and "at-once" in prompt:  # of the gate's several requests
+            prompt, seed = "", 0
+        body = completion(prompt, seed, tokens, self.greedy)
+        if not self.forgetful:
+            body["choices"][0]["text"] = found_again(payload["prompt"]) + body["choices"][0]["text"]
+        return 200, json.dumps(body).encode()
 
     def chat(self, payload: Mapping[str, Any]) -> Reply:
         """A thinking answer: all of it in `reasoning`, none in `content`."""
@@ -210,6 +233,18 @@ def completion(prompt: str, seed: int, tokens: int, greedy: bool = False) -> dic
     return {"object": "text_completion", "model": MODEL, "choices": [choice], "usage": usage}
 
 
+def tokens_of(prompt: str) -> int:
+    """What its tokenizer would count: a token each four characters."""
+    return len(prompt) // 4 + 1
+
+
+def found_again(prompt: str) -> str:
+    """What a model that reads goes on with after "Page N again. Number": that page's number."""
+    asked = re.search(r"Page (\d+) again\. Number$", prompt)
+    found = asked and re.search(rf"^Page {asked[1]}\. Number (\d+)", prompt, re.MULTILINE)
+    return f" {found[1]}." if found else ""
+
+
 def error(status: int, message: str, kind: str = "BadRequestError") -> Reply:
     """An error body as vLLM writes it."""
     body = {"error": {"message": message, "type": kind, "param": None, "code": status}}
@@ -243,7 +278,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _reply(self, payload: Any) -> None:
         script = self.server.script
         key = self.headers.get("Authorization", "")
-        reply = script.answer(self.command, self.path, payload, key)
+        rank = int(self.headers.get("X-data-parallel-rank", 0))
+        reply = script.answer(self.command, self.path, payload, key, rank)
         if reply is None:
             self.connection.shutdown(socket.SHUT_RDWR)
             return

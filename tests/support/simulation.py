@@ -7,7 +7,7 @@ the clock forward by what it would have slept, so that an hour takes seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deploy.recipe import Health
 from healthcheck.answers import Failure, FailureKind
@@ -38,15 +38,20 @@ class SimulatedRunner:
         if self.running is None:
             return None, None
         want, model, began = self.running
-        if self.server.hung and now - began < want.timeout_s:
-            return None, Outstanding(want.step, want.epoch, began)
+        if self.hangs(want) and now - began < want.timeout_s:
+            return None, Outstanding(want.step, want.epoch, began, want.engine)
         self.running = None
-        if self.server.hung:
+        if self.hangs(want):
             failure = Failure(FailureKind.TIMEOUT, "simulated")
             findings, _ = judge(failure, asked_tokens=want.tokens)
-            return Generation(want.step, want.epoch, began, now, findings), None
+            silent = Generation(want.step, want.epoch, began, now, findings, engine=want.engine)
+            return silent, None
         made = self.generator.run(want, model)
-        return Generation(made.step, made.epoch, began, now, made.findings, made.completion), None
+        return replace(made, started_at=began, ended_at=now), None
+
+    def hangs(self, want: Want) -> bool:
+        """The whole server hangs, or the engine that was asked."""
+        return self.server.hung or want.engine in self.server.hung_engines
 
     def stop(self) -> None:
         """Forget the one that runs."""

@@ -1,0 +1,50 @@
+"""The prompts of our own generations. Each starts with a nonce, so that no prefix cache has it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+# Words of no order leave the model a free choice at every token, so that sampling shows.
+_SHORT = "Notebook {nonce}. Forty English words without order or meaning, each of them once:\n"
+_WORDS = (
+    *("water", "light", "house", "river", "stone", "bread", "cloud", "green", "paper", "table"),
+    *("winter", "music", "letter", "garden", "horse", "road", "silver", "window", "mountain"),
+    *("field", "night", "summer", "bird", "tree", "fire", "morning", "island", "story", "gold"),
+)
+_PAGE_WORDS = 12
+# The asked page stands a third into the text: its distance from the question is two thirds.
+_ASKED_AT = 3
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A long prompt of numbered pages that ends in the middle of one of them, told again.
+
+    A model that reads all of it goes on with `needle`, that page's number of six digits.
+    """
+
+    text: str
+    needle: str
+    pages: int
+
+
+def short(nonce: str) -> str:
+    """A prompt of some 20 tokens after which every word is free."""
+    return _SHORT.format(nonce=nonce)
+
+
+def notebook(nonce: str, pages: int) -> Notebook:
+    """A prompt of `pages` pages, of 20 to 60 tokens each by the tokenizer; drawn by the nonce."""
+    draw = random.Random(nonce)
+    numbers = draw.sample(range(100_000, 1_000_000), pages)
+    lines = [f"Notebook {nonce}. Every page has a number and some words.\n"]
+    for page, number in enumerate(numbers, start=1):
+        lines.append(f"Page {page}. Number {number}. {_words(draw)}.\n")
+    asked = max(pages // _ASKED_AT, 1)
+    lines.append(f"Page {asked} again. Number")
+    return Notebook("".join(lines), str(numbers[asked - 1]), pages)
+
+
+def _words(draw: random.Random) -> str:
+    return "Words: " + " ".join(draw.choice(_WORDS) for _ in range(_PAGE_WORDS))
