@@ -1,18 +1,18 @@
-"""Names the cause in the server's log, when the server is not up and a log was given."""
+"""What the server's log tells the loop: how far its start has come, and why it is not up."""
 
 from __future__ import annotations
 
-import io
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthcheck.explain import Explainer, explain_stream
+from healthcheck.explain import Explainer
+from healthcheck.log_follow import Tail
+from healthcheck.startup import Startup
 from healthcheck.verdict import State
 
-# The end of a log holds the last start: 25 kB if healthy, some MB with tracebacks of 8 ranks.
-TAIL_BYTES = 4 * 1024 * 1024
-PAUSE_S = 15.0
+PAUSE_S = 1.0  # between two looks
+LOOK_BYTES = 16 * 1024 * 1024  # at one look, which a turn of the loop waits for
+HALF_LINE_S = 5.0  # after which a line without an end is taken for whole
 # In these the server may have said why; in the others it serves.
 ASKS = frozenset({State.LOADING, State.DEAD, State.STALLED})
 
@@ -28,40 +28,51 @@ class Cause:
 
 
 class Log:
-    """The server's log, read again only when it has changed; its silence counts too."""
+    """The server's log, of which every look reads what is new; its silence counts too.
+
+    It is read in one pass from its last start, and memory stays bounded whatever it holds. The file
+    may come late, be cut, and be replaced; a further start in it begins a new timeline. Times are
+    seconds of any one clock. For one thread.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int] | None = None
-        self._looked_at = float("-inf")
         self._explainer = Explainer()
+        self._tail = Tail(path, self._explainer, last_start=True)
+        self._looked_at = float("-inf")
         self._cause: Cause | None = None
+        self._startup: Startup | None = None
 
     def cause(self, state: State, now: float) -> Cause | None:
         """The cause as far as the log tells it; None in the states that need none."""
-        if state not in ASKS:
-            return None
-        if now - self._looked_at >= PAUSE_S:
-            self._looked_at = now
-            try:
-                self._look()
-            except (OSError, ValueError):
-                self._cause = None  # no log to read, no cause to name
-        return self._cause
+        self._look(now)
+        return self._cause if state in ASKS else None
 
-    def _look(self) -> None:
-        status = self._path.stat()
-        seen = (status.st_size, status.st_mtime_ns)
-        if seen != self._seen:
-            self._explainer = Explainer()
-            with self._path.open("rb") as file:
-                file.seek(max(status.st_size - TAIL_BYTES, 0))
-                explain_stream(io.BytesIO(file.read(TAIL_BYTES)), self._explainer)
-            self._seen = seen
-        # AITER tells a wait for a lock once and is silent from then on: only its age says more.
-        self._explainer.silence(max(0.0, time.time() - status.st_mtime))
+    def startup(self, now: float) -> Startup | None:
+        """The last start in the log as far as it has come; None if the log tells of none."""
+        self._look(now)
+        return self._startup
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._tail.close()
+
+    def _look(self, now: float) -> None:
+        if now - self._looked_at < PAUSE_S:
+            return
+        self._looked_at = now
+        self._cause = self._startup = None  # of a log that cannot be read, nothing is known
+        try:
+            self._tail.read(LOOK_BYTES)
+            silence_s = self._tail.silence_s
+            if silence_s > HALF_LINE_S and not self._tail.draws:
+                self._tail.finish_line()  # a process that was killed ends none
+            # AITER tells a wait for a lock once and is silent from then on: only its age says more.
+            self._explainer.silence(silence_s)
+        except (OSError, ValueError):
+            self._tail.close()
+            return
         found = self._explainer.result()
-        cause = found.cause
-        self._cause = None
-        if cause is not None:
+        self._startup = found.startup
+        if found.cause is not None:
+            cause = found.cause
             self._cause = Cause(cause.id, found.headline, cause.remedy, cause.source)

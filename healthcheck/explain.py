@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -40,7 +40,6 @@ from healthcheck.log_lines import (
     printable,
 )
 from healthcheck.log_text import render
-from healthcheck.log_timeline import NEW_START, START_LITERALS, Timeline
 from healthcheck.log_traces import (
     HEADER,
     IGNORED,
@@ -53,6 +52,7 @@ from healthcheck.log_traces import (
 )
 from healthcheck.log_waits import Wait, Waits
 from healthcheck.signatures import Phase, Severity, Signature, SignatureError, load
+from healthcheck.startup import NEW_START, START_LITERALS, Startup, Timeline
 
 __all__ = ["Explainer", "Explanation", "Finding", "Verdict", "explain_stream", "follow", "main"]
 
@@ -71,6 +71,7 @@ _ECHO = re.compile(r"(?:Received request|Generated response|Request \S{1,200} de
 _BEGINS_MESSAGE = re.compile(r"(?:\[\w{1,40}\] |[\w.]{1,200}: )?")
 _WARNS = (Severity.WARN, Severity.TRANSIENT, Severity.BENIGN)
 _CAUSES = (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
+_BAD = (Verdict.FAILED, Verdict.CAUSE_NOT_IN_LOG)
 _SHUTDOWN = "[shutdown] API server: shutdown triggered"
 _THROUGHPUT = re.compile(r"generation throughput: {0,2}(\d{1,9}\.\d)")
 _ERROR_LEVELS = ("ERROR", "CRITICAL")
@@ -98,8 +99,8 @@ class _Seen:
 class _Attempt:
     """What one start has shown so far."""
 
-    def __init__(self) -> None:
-        self.timeline = Timeline()
+    def __init__(self, began_s: float | None = None) -> None:
+        self.timeline = Timeline(began_s)
         self.traces = Traces()
         self.waits = Waits()
         self.seen: dict[tuple[str, bool, bool], _Seen] = {}
@@ -172,6 +173,16 @@ class Explainer:
             )
             self._note_time(block.line_before(len(block)))
 
+    def glance(self, unfinished: bytes) -> None:
+        """Look at the bar in a line that no newline has ended yet: graph capture draws one. The
+        line itself is still to be fed."""
+        head, drawn, bar = unfinished.decode("utf-8", errors="replace").rpartition("\r")
+        if not drawn:
+            return
+        with self._lock:
+            for line in self._parse(bar, head.partition("\r")[0]):
+                self._attempt.timeline.glance(line, self._clock.seconds)
+
     def silence(self, seconds: float) -> None:
         """The log has said nothing for `seconds` since its last line: waits grow older."""
         with self._lock:
@@ -199,20 +210,24 @@ class Explainer:
         """`head` begins the line of the file of which `text` is all, or what a bar drew over it."""
         if head and not text:
             return
+        for line in self._parse(text, head):
+            self._observe(line, at)
+
+    def _parse(self, text: str, head: str) -> Iterator[LogLine]:
         for piece in pieces(clean(text)):
             line = parse(piece)
             if not line.process and head:
                 owner = parse(clean(head[:LONGEST_HEAD]))
                 line = line._replace(process=owner.process, rank=owner.rank)
-            self._observe(line, at)
+            yield line
 
     def _observe(self, line: LogLine, at: float | None) -> None:
         now = self._clock.note(line, at)
         text = line.text
         if _ACCESS.match(text) or _ECHO.match(text):
             return
-        if text.startswith(NEW_START) and self._attempt.timeline.stages():
-            self._begin_again()
+        if text.startswith(NEW_START) and self._attempt.timeline.begun:
+            self._begin_again(now)
         attempt = self._attempt
         attempt.waits.pass_time(now)
         if attempt.traces.takes_frame(line):
@@ -221,7 +236,7 @@ class Explainer:
         if any(signature.severity is Severity.BENIGN for signature, _ in matches):
             return
         was_ready = attempt.timeline.ready
-        further = attempt.timeline.observe(line, self._lines, now)
+        further = attempt.timeline.observe(line, now)
         if attempt.timeline.ready and not was_ready:
             attempt.traces = Traces(serving=True)
             attempt.waits.end()
@@ -266,12 +281,12 @@ class Explainer:
                     break
         return found
 
-    def _begin_again(self) -> None:
+    def _begin_again(self, now: float | None) -> None:
         explanation = self._result()
         cause = explanation.cause.id if explanation.cause else ""
         self._earlier.append(Attempt(explanation.verdict, cause, self._lines - 1))
         del self._earlier[:-MOST_ATTEMPTS]
-        self._attempt = _Attempt()
+        self._attempt = _Attempt(now)
 
     def _record(
         self,
@@ -351,11 +366,14 @@ class Explainer:
         before = [seen for (_, era, _), seen in attempt.seen.items() if era != ready]
         warned = [seen for seen in current if seen.signature.severity is Severity.WARN]
         warned += [seen for seen in current if seen.quiet and not of.has(seen.signature)]
+        # A start that has failed takes no longer, however long its log is silent.
+        failed = verdict in _BAD and not (cause and cause.state)
+        startup = attempt.timeline.startup(self._clock.last_line_s if failed else now)
         return Explanation(
             verdict=verdict,
-            headline=_headline(verdict, cause, attempt, of),
+            headline=_headline(verdict, cause, attempt, of, startup),
             cause=cause,
-            timeline=attempt.timeline.stages(),
+            startup=startup,
             findings=of.causes,
             exceptions=exceptions,
             wrappers=of.wrappers,
@@ -531,9 +549,14 @@ def _unclassified(seen: ExceptionSeen) -> Finding:
     )
 
 
-def _headline(verdict: Verdict, cause: Finding | None, attempt: _Attempt, of: _Sorted) -> str:
-    stages = attempt.timeline.stages()
-    reached = stages[-1].name if stages else "nothing"
+def _headline(
+    verdict: Verdict,
+    cause: Finding | None,
+    attempt: _Attempt,
+    of: _Sorted,
+    startup: Startup | None,
+) -> str:
+    reached = startup.reached if startup else "nothing"
     if cause:
         who = f" in {cause.process}" if cause.process else ""
         when = "while serving" if attempt.timeline.ready else f"at {reached}"
@@ -545,9 +568,7 @@ def _headline(verdict: Verdict, cause: Finding | None, attempt: _Attempt, of: _S
         return "the server started" + (" and was stopped later" if attempt.stopped else "")
     if verdict is Verdict.EMPTY:
         return "the log is empty"
-    stage = stages[-1] if stages else None
-    percent = f" ({stage.progress_percent} %)" if stage and stage.progress_percent else ""
-    return f"no fault so far; the start has reached: {reached}{percent}"
+    return f"no fault so far; the start has reached: {reached}"
 
 
 # --- the command
@@ -630,5 +651,4 @@ def main(argv: list[str]) -> int:
         print(page, flush=True)
     except BrokenPipeError:  # whoever reads has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    bad = explanation.verdict in (Verdict.FAILED, Verdict.CAUSE_NOT_IN_LOG)
-    return BAD if bad else GOOD
+    return BAD if explanation.verdict in _BAD else GOOD

@@ -39,6 +39,11 @@ class Blocks:
         self._rest = tail
         return head + newline
 
+    @property
+    def unfinished(self) -> bytes:
+        """The last line as far as it has come; it is kept."""
+        return self._rest
+
     def rest(self) -> bytes:
         """The last line, which no newline ended."""
         rest, self._rest, self._skipping = self._rest, b"", False

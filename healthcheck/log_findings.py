@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from healthcheck.log_timeline import Stage
 from healthcheck.log_traces import ExceptionSeen, Frame
 from healthcheck.signatures import Severity
+from healthcheck.startup import Startup
 
 UNCLASSIFIED = "unclassified"  # the id of a finding that no signature knows
 NOT_IN_LOG = "cause not in this log"
@@ -75,7 +75,7 @@ class Explanation:
     verdict: Verdict
     headline: str
     cause: Finding | None
-    timeline: tuple[Stage, ...]
+    startup: Startup | None
     findings: tuple[Finding, ...]
     exceptions: tuple[ExceptionSeen, ...]
     wrappers: tuple[Finding, ...]

@@ -190,6 +190,11 @@ class LogClock:
         """Seconds from the first stamp to now, or None if no line had a stamp."""
         return self._elapsed + self._silence if self._origins else None
 
+    @property
+    def last_line_s(self) -> float | None:
+        """Seconds from the first stamp to the last line, or None if no line had a stamp."""
+        return self._elapsed if self._origins else None
+
     def note(self, line: LogLine, at: float | None) -> float | None:
         """Take in a line's stamps; returns the seconds of that line."""
         self._elapsed += self._silence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthcheck.log_findings import Explanation, Finding
-from healthcheck.log_timeline import Stage
 from healthcheck.log_traces import Frame
+from healthcheck.startup import Stage, Startup
 
 
 def render(explanation: Explanation) -> str:
@@ -19,10 +19,9 @@ def _lines(found: Explanation) -> Iterator[str]:
     if found.cause:
         yield ""
         yield from _cause(found.cause)
-    if found.timeline:
+    if found.startup:
         yield ""
-        yield "timeline (seconds from the first line)"
-        yield from (_stage(stage) for stage in found.timeline)
+        yield from startup_lines(found.startup)
     others = [one for one in found.findings if one.id != (found.cause and found.cause.id)]
     yield from _list("other causes seen", others)
     yield from _list("consequences, not causes", found.wrappers)
@@ -61,12 +60,19 @@ def _frame(frame: Frame) -> str:
     return f"frame    {frame.file}:{frame.line} {frame.function}{code}"
 
 
+def startup_lines(startup: Startup) -> Iterator[str]:
+    """A start as a table: when each stage began, how long it took, how far it is, and its line."""
+    yield "timeline (seconds from the first line of the start)"
+    yield f"  {'stage':<8} {'began':>8} {'took':>8}"
+    yield from (_stage(stage) for stage in startup.stages)
+
+
 def _stage(stage: Stage) -> str:
-    begun = "?" if stage.started_s is None else f"{stage.started_s:.1f}"
-    ended = "?" if stage.finished_s is None else f"{stage.finished_s:.1f}"
-    span = f"{begun} to {ended}" if stage.finished else f"{begun} and not finished"
-    percent = "" if stage.progress_percent is None else f"  {stage.progress_percent} %"
-    return f"  {stage.name:<8} {span}{percent}"
+    began = "?" if stage.began_s is None else f"{stage.began_s:.1f}"
+    took = "?" if stage.seconds is None else f"{stage.seconds:.1f}"
+    percent = "" if stage.progress_percent is None else f"{stage.progress_percent} %"
+    state = "" if stage.done else "not finished: "
+    return f"  {stage.name:<8} {began:>8} {took:>8} {percent:>5}  {state}{stage.detail}".rstrip()
 
 
 def _list(title: str, findings: list[Finding] | tuple[Finding, ...]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from healthcheck import explain
 from healthcheck.explain import Explainer, Explanation, Finding, Verdict, explain_stream, follow
 from healthcheck.signatures import Severity, load
+from healthcheck.startup import Stage
 from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,11 @@ def _by_block(lines: Iterable[str]) -> Explanation:
 def _cause(explanation: Explanation) -> Finding:
     assert explanation.cause is not None, explanation.headline
     return explanation.cause
+
+
+def _stages(explanation: Explanation) -> tuple[Stage, ...]:
+    assert explanation.startup is not None, explanation.headline
+    return explanation.startup.stages
 
 
 def _trace(prefix: str, error: str, *, function: str = "load_model") -> list[str]:
@@ -91,7 +97,7 @@ def test_the_missing_attribute_is_named_and_not_its_wrapper() -> None:
         "engine.core_init_failed",
     ]
     assert found.exceptions == ()
-    assert [stage.name for stage in found.timeline] == ["listen", "config", "weights", "draft"]
+    assert [stage.name for stage in _stages(found)] == ["listen", "config", "weights", "draft"]
 
 
 @pytest.mark.parametrize("name", ["log-healthy.log", "log-nan-weights.log", "log-sigstop.log"])
@@ -100,14 +106,14 @@ def test_a_start_that_came_through_is_started(name: str) -> None:
     with (DATA / name).open("rb") as stream:
         found = explain_stream(stream)
     assert (found.verdict, found.cause, found.stopped) == (Verdict.STARTED, None, True)
-    stages = {stage.name: stage for stage in found.timeline}
+    stages = {stage.name: stage for stage in _stages(found)}
     assert list(stages) == ["listen", "config", "weights", "draft", "compile", "ready"]
     assert stages["weights"].progress_percent == 100
     assert stages["draft"].progress_percent == 100
-    assert all(stage.finished for stage in stages.values())
-    times = [stage.started_s for stage in stages.values()]
+    assert all(stage.done for stage in stages.values())
+    times = [stage.began_s for stage in stages.values()]
     assert times == sorted(times, key=lambda one: one or 0.0)
-    assert (stages["ready"].finished_s or 0.0) >= 14
+    assert (stages["ready"].began_s or 0.0) >= 14
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("log-*.log")))
@@ -713,48 +719,6 @@ def test_a_fault_goes_before_the_waits_it_left() -> None:
     assert _cause(explainer.result()).id == "aiter.jit_failed"
 
 
-# --- the timeline
-
-
-def test_the_timeline_tells_percent_and_seconds() -> None:
-    """Weights and capture carry the percent of their bars; a stage that goes on is not finished."""
-    explainer = _timed(
-        (0.0, START),
-        (5.0, "(APIServer pid=1) INFO 11-29 13:00:05 [model.py:645] Resolved architecture: X"),
-        (
-            9.0,
-            "(EngineCore pid=2) INFO 11-29 13:00:09 [core.py:121] Initializing a V1 LLM engine (v0.27.1)",
-        ),
-        (20.0, "(Worker_TP0 pid=3) Loading safetensors checkpoint shards:   0% Completed | 0/48"),
-        (60.0, "(Worker_TP0 pid=3) Loading safetensors checkpoint shards:  50% Completed | 24/48"),
-    )
-    found = explainer.result()
-    weights = found.timeline[-1]
-    assert (weights.name, weights.started_s, weights.progress_percent, weights.finished) == (
-        "weights",
-        20.0,
-        50,
-        False,
-    )
-    assert "weights (50 %)" in found.headline
-    explainer.feed(
-        "(Worker_TP0 pid=3) INFO 11-29 13:01:00 [l.py:1] Loading weights took 80.0 seconds", 100.0
-    )
-    explainer.feed(
-        "(Worker_TP0 pid=3) INFO 11-29 13:01:00 [m.py:1] torch.compile took 30.00 s in total", 140.0
-    )
-    explainer.feed(
-        "Capturing CUDA graphs (decode, FULL):  88%|####    | 45/51 [00:05<00:00]", 150.0
-    )
-    explainer.feed(
-        "(Worker_TP0 pid=3) INFO 11-29 13:01:00 [m.py:1] Graph capturing finished in 10 secs, took 1.00 GiB",
-        160.0,
-    )
-    stages = {stage.name: stage for stage in explainer.result().timeline}
-    assert (stages["weights"].finished_s, stages["compile"].finished_s) == (100.0, 140.0)
-    assert (stages["capture"].progress_percent, stages["capture"].finished_s) == (88, 160.0)
-
-
 # --- junk, size and speed
 
 
@@ -830,7 +794,7 @@ def test_a_page_holds_no_control_characters() -> None:
     assert explain.render(found).replace("\n", "").isprintable()
     texts = [text for one in found.exceptions for text in (one.message, str(one.frames))]
     assert len(found.exceptions) == 3
-    assert all(text.isprintable() for text in [*texts, *(one.detail for one in found.timeline)])
+    assert all(text.isprintable() for text in [*texts, *(one.detail for one in _stages(found))])
 
 
 HOSTILE = """
@@ -1014,7 +978,7 @@ def test_the_command_writes_json(capsys: pytest.CaptureFixture[str]) -> None:
     """The same as json, for programs."""
     assert explain.main([str(DATA / "log-healthy.log"), "--format", "json"]) == 0
     value = json.loads(capsys.readouterr().out)
-    assert (value["verdict"], value["timeline"][-1]["name"]) == ("started", "ready")
+    assert (value["verdict"], value["startup"]["stages"][-1]["name"]) == ("started", "ready")
 
 
 def test_the_command_reads_standard_input() -> None:
