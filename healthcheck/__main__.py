@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from healthcheck import service, settings
+from healthcheck import settings
 from healthcheck.answers import Answer, Failure
 from healthcheck.client import Client
 from healthcheck.settings import SettingsError
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--model", help="the model it must serve (default: of the profile)")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on")
     p.add_argument("--port", type=int, help="port to listen on (default: of the recipe)")
+    p.add_argument("--grpc-port", type=int, help="port for grpc.health.v1 (default: none)")
     p.add_argument("--api-key-file", type=Path, help="file with the server's API key")
     p.add_argument("--token-file", type=Path, help="file with the token of /, /report and /drain")
     p.add_argument("--log", type=Path, help="the server's log, to name causes")
@@ -87,9 +88,12 @@ def run_serve(args: argparse.Namespace) -> int:
         token_file=args.token_file,
         log=args.log,
         drain_s=args.drain,
+        grpc_port=args.grpc_port,
         recipe_file=args.recipe,
         speculation=os.environ.get("DSPARK_SPECULATION", "on"),
     )
+    from healthcheck import service  # what only `serve` needs: 24 MB and half a second
+
     service.serve(made, service.listen(made.host, made.port))
     return GOOD
 

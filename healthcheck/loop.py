@@ -12,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from healthcheck import exposition, listing, verdict
 from healthcheck.answers import Answer, Failure
 from healthcheck.cause import Cause, Log
 from healthcheck.client import Cancel, Client
 from healthcheck.generate import Generator
+from healthcheck.provenance import Provenance
+from healthcheck.startup import Startup
 from healthcheck.verdict import Generation, Memory, Outstanding, Policy, Reading, Verdict, Want
 
 # The loop's own liveness: a turn is three questions at most, each with a deadline.
@@ -45,6 +47,8 @@ class Snapshot:
     probes: Mapping[str, ProbeResult] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)  # by step and outcome
     cause: Cause | None = None  # from the server's log
+    startup: Startup | None = None  # likewise
+    provenance: Mapping[str, Any] | None = None  # of the server's image
 
 
 class Runner(Protocol):
@@ -141,6 +145,7 @@ class Loop:
         say: Callable[[str], None] | None = None,
         jitter_seed: int | None = None,
         log: Log | None = None,
+        provenance: Provenance | None = None,
     ) -> None:
         self._client = client
         self._policy = policy
@@ -149,6 +154,7 @@ class Loop:
         self._runner = runner or ThreadRunner(Generator(client, policy, clock), self._wake.set)
         self._say = say or to_stderr
         self._log = log
+        self._provenance = provenance
         self._stopping = threading.Event()
         self._draining = threading.Event()
         self._thread: threading.Thread | None = None
@@ -158,7 +164,9 @@ class Loop:
         self._probes: dict[str, ProbeResult] = {}
         self._counts: dict[str, int] = {}
         self._turns = 0
-        self._snapshot = self._take(now, None)
+        self._told: Cause | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._snapshot = self._take(now)
 
     @property
     def policy(self) -> Policy:
@@ -190,6 +198,10 @@ class Loop:
         """Drain was asked for."""
         return self._draining.is_set()
 
+    def on_turn(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each turn, in the loop's thread."""
+        self._listeners.append(listener)
+
     def drain(self) -> None:
         """Be unready from now on; a drain is not taken back."""
         self._draining.set()
@@ -213,24 +225,27 @@ class Loop:
         """One turn: look, advance, publish, start what is wanted."""
         memory, policy = self._memory, self._policy
         reading = self._read(self._clock() if now is None else now)
-        before, told = memory.state, self._snapshot.cause
+        before = memory.state
         memory = verdict.advance(memory, reading, policy)
         if reading.generation is not None:
             key = f"{reading.generation.step.value}/{reading.generation.outcome.value}"
             self._counts[key] = self._counts.get(key, 0) + 1
         self._memory = memory
         self._turns += 1
-        cause = self._log.cause(memory.state, reading.at) if self._log else None
-        self._snapshot = self._take(reading.at, cause)
+        self._snapshot = self._take(reading.at)
+        cause = self._snapshot.cause
         if memory.state is not before:
             self._say(f"health: {before} -> {self._snapshot.verdict.line}")
-        if cause is not None and cause != told:
+        if cause is not None and cause != self._told:
+            self._told = cause
             self._say(f"health: the server's log says {cause.headline}; {cause.remedy}")
         if memory.outstanding is not None and memory.outstanding.epoch != memory.epoch:
             self._runner.stop()  # it was asked of an engine that is gone
         want = verdict.wants(memory, reading.at, policy)
         if want is not None and memory.model is not None and not self._stopping.is_set():
             self._runner.start(want, memory.model, reading.at)
+        for listener in self._listeners:
+            listener()
         return self._snapshot
 
     def next_look_s(self) -> float:
@@ -243,15 +258,18 @@ class Loop:
             self.turn()
             self._wake.wait(self.next_look_s())
 
-    def _take(self, at: float, cause: Cause | None) -> Snapshot:
+    def _take(self, at: float) -> Snapshot:
+        memory, log = self._memory, self._log
         return Snapshot(
-            self._memory,
-            verdict.verdict(self._memory, at),
+            memory,
+            verdict.verdict(memory, at),
             at,
             self._turns,
             dict(self._probes),
             dict(self._counts),
-            cause,
+            log.cause(memory.state, at) if log else None,
+            log.startup(at) if log else None,
+            self._provenance.read() if self._provenance else None,
         )
 
     def _read(self, now: float) -> Reading:

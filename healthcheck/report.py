@@ -1,13 +1,12 @@
-"""What the service shows: the report as JSON, the state as metrics and as a page for people.
+"""What the service shows: the report as JSON, the state as metrics and as lines for ?verbose.
 
 Pure functions of a snapshot; ages are in seconds.
 """
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +17,7 @@ from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import Snapshot
 from healthcheck.reasons import Note
 from healthcheck.settings import Settings
-from healthcheck.verdict import EngineMemory, State
+from healthcheck.verdict import EngineMemory, Memory, State
 
 SCHEMA = 1
 _STATUS = {State.READY: "pass", State.DEGRADED: "warn"}
@@ -38,6 +37,7 @@ def as_json(snapshot: Snapshot, settings: Settings, now: float) -> dict[str, Any
         "ready": said.surfaces.ready,
         "reasons": [note_as_json(n) for n in said.notes],
         "cause": asdict(snapshot.cause) if snapshot.cause else None,
+        "start": start(snapshot, now),
         "evidence_age_s": memory.evidence_age_s(now),
         "last_turn_age_s": now - snapshot.at,
         "turns": snapshot.turns,
@@ -70,7 +70,53 @@ def as_json(snapshot: Snapshot, settings: Settings, now: float) -> dict[str, Any
         "timeline": [
             {"age_s": now - t.at, "state": t.state.value, "reason": t.code} for t in memory.timeline
         ],
+        "provenance": snapshot.provenance,
         "configuration": settings.shown(),
+    }
+
+
+def start(snapshot: Snapshot, now: float) -> list[dict[str, object]]:
+    """The stages of the last start: those of the server's log where there is one, else the wait
+    for its port, and then the steps of the gate."""
+    memory, log = snapshot.memory, snapshot.startup
+    if log is not None:
+        rows = [_stage(s.name, s.seconds, s.done, s.progress_percent, s.detail) for s in log.stages]
+    else:
+        rows = [_waiting(memory, now)]
+    gate, outstanding = memory.gate, memory.outstanding
+    for step in gate.steps:
+        if step in gate.took:
+            rows.append(_stage(f"gate: {step.value}", gate.took[step]))
+        elif outstanding is not None and outstanding.step is step:
+            rows.append(_stage(f"gate: {step.value}", now - outstanding.started_at, done=False))
+    return rows
+
+
+def _waiting(memory: Memory, now: float) -> dict[str, object]:
+    """The wait for the server's port, as far as this service saw it."""
+    began, ended = memory.started_at, now
+    for change in memory.timeline:
+        if change.state in (State.LOADING, State.DEAD):
+            began, ended = change.at, now
+        elif change.state is State.SMOKE:
+            ended = min(ended, change.at) if change.at >= began else ended
+    up = memory.state not in (State.LOADING, State.DEAD)
+    return _stage("waiting for the server", ended - began, done=up)
+
+
+def _stage(
+    name: str,
+    seconds: float | None,
+    done: bool = True,
+    percent: int | None = None,
+    detail: str = "",
+) -> dict[str, object]:
+    return {
+        "stage": name,
+        "seconds": seconds,
+        "done": done,
+        "progress_percent": percent,
+        "detail": detail,
     }
 
 
@@ -220,78 +266,3 @@ def verbose(snapshot: Snapshot, now: float) -> str:
         # The line of the log itself is for /report: this surface is open.
         lines.append(f"cause: {snapshot.cause.id}; {snapshot.cause.remedy}")
     return "\n".join(lines) + "\n"
-
-
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;margin:1rem auto;max-width:60rem;padding:0 1rem}
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:1.5rem}
-table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .5rem;
-border-bottom:1px solid #8884;vertical-align:top;overflow-wrap:break-word}
-td:last-child{overflow-wrap:anywhere}
-.state{padding:.2rem .6rem;border-radius:.4rem;color:#fff;background:#b3261e}
-.pass{background:#1a7f37}.warn{background:#9a6700}
-:root{color-scheme:light dark}
-"""
-
-
-def page(snapshot: Snapshot, settings: Settings, now: float) -> str:
-    """The status page: one document without any other file."""
-    data = as_json(snapshot, settings, now)
-    gate = [
-        (f"{step}: {f['check']}", f["outcome"], _words(f["evidence"]))
-        for step, findings in data["gate"]["findings"].items()
-        for f in findings
-    ]
-    engines = [(f"engine {n}", _words(e)) for n, e in data["engines"].items()]
-    timeline = [(f"{t['age_s']:.0f} s ago", t["state"], t["reason"]) for t in data["timeline"]]
-    reasons = [(r["code"], r["meaning"], r["remedy"], r["detail"]) for r in data["reasons"]]
-    cause = list(data["cause"].items()) if data["cause"] else []
-    age = data["evidence_age_s"]
-    summary = [
-        ("in this state for", f"{data['in_state_s']:.0f} s"),
-        ("last proof of work", "none yet" if age is None else f"{age:.0f} s ago"),
-        ("last turn", f"{data['last_turn_age_s']:.1f} s ago"),
-        ("model", data["model"] or "not known yet"),
-    ]
-    configuration = data["configuration"]
-    budgets = configuration.pop("budgets")
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta http-equiv="refresh" content="5"><title>{data["state"]} - dspark health</title>'
-        f"<style>{_STYLE}</style>"
-        f'<h1>dspark health <span class="state {data["status"]}">{data["state"]}</span></h1>'
-        + _table("", summary)
-        + _table("Reasons", reasons)
-        + _table("Cause, from the server's log", cause)
-        + _table("Start gate", gate)
-        + _table("Engines", engines)
-        + _table("Timeline", timeline)
-        + _table("Configuration", [*configuration.items(), *budgets.items()])
-        + "</html>"
-    )
-
-
-def _table(title: str, rows: Sequence[tuple[object, ...]]) -> str:
-    if not rows:
-        return ""
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    heading = f"<h2>{html.escape(title)}</h2>" if title else ""
-    return f"{heading}<table>{body}</table>"
-
-
-def _words(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{k} {_word(v)}" for k, v in values.items())
-
-
-def _word(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return f"({_words(value)})"
-    if isinstance(value, list):
-        return " ".join(_word(v) for v in value) or "none"
-    return str(value)

@@ -24,10 +24,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from healthcheck import report
+from healthcheck import page, report
 from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
+from healthcheck.grpc_health import GrpcHealth
 from healthcheck.loop import Loop, to_stderr
+from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings, SettingsError
 from healthcheck.verdict import Surfaces
 
@@ -85,7 +87,9 @@ def app(loop: Loop, settings: Settings) -> Starlette:
         refused = _refused(request, settings.token)
         if refused is not None:
             return refused
-        return HTMLResponse(report.page(loop.snapshot, settings, loop.clock()), headers=_NO_STORE)
+        data = report.as_json(loop.snapshot, settings, loop.clock())
+        headers = {**_NO_STORE, "Content-Security-Policy": page.POLICY}
+        return HTMLResponse(page.render(data), headers=headers)
 
     async def show_metrics(_: Request) -> Response:
         headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}
@@ -164,14 +168,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(settings: Settings, sock: socket.socket) -> None:
-    """Run loop and server until SIGTERM (unready, drain, stop) or SIGINT (stop)."""
+    """Run loop and server until SIGTERM (unready, drain, stop) or SIGINT (stop).
+
+    Raises SettingsError if the gRPC port cannot be had.
+    """
     client = Client(
         settings.target,
         connect_timeout_s=settings.policy.health.connect_timeout_s,
         key=settings.api_key,
     )
     log = Log(settings.log) if settings.log else None
-    loop = Loop(client, settings.policy, log=log)
+    provenance = Provenance(settings.log) if settings.log else None
+    loop = Loop(client, settings.policy, log=log, provenance=provenance)
     config = uvicorn.Config(
         app(loop, settings),
         log_config=None,
@@ -181,6 +189,7 @@ def serve(settings: Settings, sock: socket.socket) -> None:
         timeout_graceful_shutdown=GRACE_S,
     )
     server = _Server(config)
+    grpc = GrpcHealth(loop, settings.host, settings.grpc_port) if settings.grpc_port else None
 
     def stop() -> None:
         server.should_exit = True
@@ -201,8 +210,13 @@ def serve(settings: Settings, sock: socket.socket) -> None:
         address, port = sock.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         to_stderr(f"health: http://{shown}:{port} watches {settings.target}")
+        if grpc is not None:
+            grpc.start()
+            to_stderr(f"health: grpc.health.v1 on port {grpc.port}")
         server.run(sockets=[sock])
     finally:
         loop.stop()
+        if grpc is not None:
+            grpc.stop()
         for number, handler in before.items():
             signal.signal(number, handler)

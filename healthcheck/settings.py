@@ -34,6 +34,7 @@ class Settings:
     token: Secret | None = None
     log: Path | None = None
     drain_s: float = DRAIN_S
+    grpc_port: int | None = None
 
     def shown(self) -> Mapping[str, object]:
         """For reports: every value but the secrets, of which only that they are set."""
@@ -44,6 +45,7 @@ class Settings:
             "speculates": self.policy.speculates,
             "host": self.host,
             "port": self.port,
+            "grpc_port": self.grpc_port,
             "api_key": self.api_key is not None,
             "token": self.token is not None,
             "log": self.log.name if self.log else None,
@@ -63,6 +65,7 @@ def make(
     token_file: Path | None = None,
     log: Path | None = None,
     drain_s: float = DRAIN_S,
+    grpc_port: int | None = None,
     recipe_file: Path | None = None,
     speculation: str = "on",
 ) -> Settings:
@@ -80,6 +83,10 @@ def make(
     port = chosen.ports.health if port is None else port
     if not 0 <= port <= 65535:
         raise SettingsError(f"--port: got {port}; give a port from 1 to 65535")
+    if grpc_port is not None and not 1 <= grpc_port <= 65535:
+        raise SettingsError(f"--grpc-port: got {grpc_port}; give a port from 1 to 65535")
+    if grpc_port is not None and grpc_port == port:
+        raise SettingsError(f"--grpc-port: got {grpc_port}, which is --port; give another")
     if drain_s < 0:
         raise SettingsError(f"--drain: got {drain_s}; give seconds, 0 or more")
     if speculation not in ("on", "off"):
@@ -96,6 +103,7 @@ def make(
         _secret("--token-file", token_file),
         log,
         drain_s,
+        grpc_port,
     )
 
 

@@ -221,6 +221,7 @@ class Gate:
     findings: Mapping[Step, tuple[Finding, ...]] = field(default_factory=dict)
     bad: tuple[Finding, ...] = ()  # of the last failed round
     steps: tuple[Step, ...] = GATE
+    took: Mapping[Step, float] = field(default_factory=dict)  # seconds, of the last run of a step
 
     @property
     def passed(self) -> bool:
@@ -630,6 +631,7 @@ def _gate_after(gate: Gate, generation: Generation, at: float, health: Health) -
     if generation.step is not gate.step:
         return gate
     step, findings = generation.step, generation.findings
+    gate = replace(gate, took={**gate.took, step: generation.ended_at - generation.started_at})
     if step is Step.WARM_UP:
         # Its result is ignored: it is there to compile.
         if generation.answered:
@@ -973,7 +975,7 @@ def _gate_steps(longest: int | None, health: Health) -> tuple[Step, ...]:
     return tuple(step for step in GATE if step not in left_out)
 
 
-def _recovery_want(memory: Memory, health: Health) -> Want | None:
+def _recovery_want(memory: Memory, health: Health) -> Want:
     """A short generation; behind queued work it may take as long as a gate's."""
     timeout = health.generation_timeout_s if memory.busy else health.canary_timeout_s
     by_acceptance = health.acceptance_effect == "not-ready" and _acceptance_notes(memory)

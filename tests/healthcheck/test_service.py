@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import requests
@@ -16,16 +18,18 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.recipe import Health
-from healthcheck import report, service, settings
+from healthcheck import page, report, service, settings
 from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
 from healthcheck.generate import Generator
 from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import InlineRunner, Loop
+from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings
 from healthcheck.verdict import Policy, State
 from tests.support.scripted_server import MODEL, ScriptedServer, error, scripted_server
 
+DATA = Path(__file__).with_name("data")
 PATIENCE_S = 60.0
 TOKEN = "t0ken-of-the-test"
 # The real loop in real time: short budgets, so that states follow each other in seconds.
@@ -265,6 +269,7 @@ def test_the_cause_of_a_failed_start_comes_from_the_log(tmp_path: Path) -> None:
     """With the server's log at hand the report names the cause; when it serves, none is named."""
     log = tmp_path / "server.log"
     log.write_text(
+        "(APIServer pid=1) INFO 11-29 14:59:00 [utils.py:1] non-default args: {}\n"
         "(Worker pid=7) ERROR 11-29 15:00:00 [x.py:1] AttributeError: "
         "'DSparkDeepseekV4ForCausalLM' object has no attribute 'draft_id_to_target_id'\n"
     )
@@ -283,10 +288,12 @@ def test_the_cause_of_a_failed_start_comes_from_the_log(tmp_path: Path) -> None:
         assert sum("draft_id_to_target_id" in line for line in said) == 1
         assert "draft_id_to_target_id" not in report.verbose(loop.snapshot, 0.0)
         log.unlink()
-        assert loop.turn(5.0).cause == found  # looked at a moment ago
-        assert loop.turn(60.0).cause is None
+        assert loop.turn(60.0).cause == found  # what was read stays known
+        log.write_text("INFO 11-29 15:10:00 [utils.py:1] non-default args: {}\n")
+        loop.turn(120.0)  # sees a start of its own
+        assert loop.turn(180.0).cause is None
         target.up()
-        for second in range(61, 70):
+        for second in range(181, 190):
             loop.turn(float(second))
         assert loop.snapshot.verdict.state is State.READY
         assert loop.snapshot.cause is None
@@ -380,3 +387,69 @@ def test_settings_take_what_the_recipe_says(tmp_path: Path) -> None:
     assert made.policy.health.canary_after_s == 15
     assert made.token is not None and made.token.reveal() == TOKEN
     assert TOKEN not in repr(made) + json.dumps(dict(made.shown()))
+
+
+def status_page(tmp_path: Path, **server: Any) -> str:
+    """The page over a server of a test's own and over a recorded log, once READY."""
+    log = tmp_path / "server.log"
+    log.write_bytes((DATA / "log-healthy.log").read_bytes())
+    (tmp_path / "provenance.json").write_text('{"series": {"patches": ["0001-x"]}, "audit": "ok"}')
+    with scripted_server(**server) as script:
+        client = Client(script.url)
+        policy = Policy(Health(), MODEL)
+        loop = Loop(
+            client,
+            policy,
+            clock=lambda: 0.0,
+            runner=InlineRunner(Generator(client, policy)),
+            say=lambda line: None,
+            log=Log(log),
+            provenance=Provenance(log),
+        )
+        for turn in range(12):
+            loop.turn(5.0 * turn)
+        made = settings.make("rehearsal", target=script.url, log=log)
+        return page.render(report.as_json(loop.snapshot, made, loop.snapshot.at))
+
+
+def test_the_page_shows_start_acceptance_checks_and_provenance(tmp_path: Path) -> None:
+    """The page of a READY server draws its start, its acceptance, its gate, its image."""
+    shown = status_page(tmp_path)
+    ElementTree.fromstring(shown[shown.index("<svg") : shown.index("</svg>") + 6])
+    assert 'aria-label="acceptance: position 0 75%' in shown
+    for text in ("weights", "gate: long", "gate: at-once", "series.patches.0", "0001-x"):
+        assert f">{text}<" in shown
+    assert "budgets.canary_after_s" in shown
+
+
+def test_the_page_escapes_what_the_server_says(tmp_path: Path) -> None:
+    """A model's name or an error that is markup arrives as text."""
+    shown = status_page(tmp_path, models=("<script>alert(1)</script>",))
+    assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_the_page_may_load_nothing() -> None:
+    """A browser is told to run no script and fetch nothing for the page."""
+    with running() as it:
+        policy = it.get("/").headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", "[" * 100_000, " " * 300_000 + "{}"])
+def test_a_provenance_that_is_none_shows_none(tmp_path: Path, content: str) -> None:
+    """Half a file, another type, one nested or large beyond reason: nothing to show, no error."""
+    (tmp_path / "provenance.json").write_text(content)
+    assert Provenance(tmp_path / "server.log").read() is None
+
+
+def test_provenance_follows_the_file(tmp_path: Path) -> None:
+    """It comes late, is replaced by another image's, and goes."""
+    read = Provenance(tmp_path / "server.log").read
+    assert read() is None
+    path = tmp_path / "provenance.json"
+    path.write_text('{"series": 1}')
+    assert read() == {"series": 1}
+    path.write_text('{"series": 10}')
+    assert read() == {"series": 10}
+    path.unlink()
+    assert read() is None
