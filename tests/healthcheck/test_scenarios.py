@@ -79,7 +79,7 @@ def set_reply(status: int, body: bytes) -> Play:
 
 def long_load(s: Simulation) -> None:
     s.server.down()
-    s.run(1200)
+    s.run(7200)
     s.server.up()
     s.run(60)
 
@@ -224,6 +224,67 @@ def wait(seconds: float) -> Play:
     return play
 
 
+def slow_to_accept(s: Simulation) -> None:
+    """The port is open and nothing answers, as while the API process imports."""
+    s.server.stall_s = 0.5
+    s.run(60)
+    s.server.stall_s = 0.0
+    s.run(60)
+
+
+def blocked_event_loop(s: Simulation) -> None:
+    s.server.stall_s = 0.5
+    s.run(20)
+    s.server.stall_s = 0.0
+    s.run(60)
+
+
+def stopped_in_mid_stream(s: Simulation) -> None:
+    """A user's request runs, some tokens are out, and nothing moves any more."""
+    busy(s, 30)
+    s.server.hung = True
+    s.run(1000)
+
+
+def suspended(s: Simulation) -> None:
+    """The service is not run for an hour, as on a host that sleeps."""
+    s.run(60)
+    s.now += 3600
+    s.run(60)
+
+
+def suspended_when_busy(s: Simulation) -> None:
+    busy(s, 60)
+    s.now += 3600
+    busy(s, 60)
+
+
+def slow_loris(s: Simulation) -> None:
+    """The engine makes its steps; what it says trickles out."""
+    s.server.drip_s = 0.05
+    s.run(300)
+
+
+HUGE = (200, b"x" * 100_000_000)
+
+
+def huge(s: Simulation) -> None:
+    s.server.on_completion = lambda _: HUGE
+    s.run(500)
+
+
+def metrics_failing(s: Simulation) -> None:
+    s.server.metrics = (500, b"Internal Server Error")
+    s.run(600)
+
+
+def counters_back(s: Simulation) -> None:
+    """Counters at zero under the same start time: a proxy now asks another replica."""
+    busy(s, 60)
+    s.server.engines = {name: Engine() for name in s.server.engines}
+    s.run(60)
+
+
 def truncated(s: Simulation) -> None:
     s.server.on_completion = lambda _: (200, b'{"choices": [{"text": "half')
     s.run(500)
@@ -246,10 +307,13 @@ def constant(choice: dict[str, Any]) -> None:
     block["token_logprobs"] = [-7.6246] * len(block["token_logprobs"])
 
 
+# Real seconds that a turn waits for a server that does not answer.
+IMPATIENT = {"probe_timeout_s": 0.1}
+
 SCENARIOS = [
     Scenario("idle hour", (READY,), quiet_day, ()),
     Scenario("mixed hour", (READY,), mixed_hour, ()),
-    Scenario("load of twenty minutes", (LOADING, SMOKE, READY), long_load, (), from_ready=False),
+    Scenario("load of two hours", (LOADING, SMOKE, READY), long_load, (), from_ready=False),
     Scenario(
         "load over budget",
         (LOADING,),
@@ -258,6 +322,42 @@ SCENARIOS = [
         {"models": ()},
         from_ready=False,
         health={"start_budget_s": 600.0},
+    ),
+    Scenario(
+        "port open, nothing answers yet",
+        (LOADING, SMOKE, READY),
+        slow_to_accept,
+        (),
+        from_ready=False,
+        health=IMPATIENT,
+    ),
+    Scenario(
+        "event loop blocked for 20 s",
+        (READY, DEGRADED, READY),
+        blocked_event_loop,
+        (),
+        health=IMPATIENT,
+        peer="a liveness probe of 3 s x 3 on /health: restart",
+    ),
+    Scenario("service suspended for an hour", (READY,), suspended, ()),
+    Scenario("service suspended for an hour while busy", (READY,), suspended_when_busy, ()),
+    Scenario("counters go back", (READY, SMOKE, READY), counters_back, ()),
+    Scenario(
+        "stopped in mid-stream",
+        (READY, NOT_READY, STALLED),
+        stopped_in_mid_stream,
+        ("progress.stalled",),
+        peer="vLLM /health 200 for ever",
+    ),
+    Scenario("/metrics fails", (READY, DEGRADED), metrics_failing, ("metrics.unavailable",)),
+    Scenario("an answer of 100 MB", (READY, DEGRADED, NOT_READY), huge, ("evidence.stale",)),
+    Scenario(
+        "an answer byte by byte",
+        (READY, DEGRADED),
+        slow_loris,
+        ("generation.timeout",),
+        health={"canary_timeout_s": 0.3, "generation_timeout_s": 20.0},
+        peer="read time-outs that restart with every byte",
     ),
     Scenario("engine killed", (READY, DEAD), killed, ("server.engine_dead",)),
     Scenario(
