@@ -12,6 +12,7 @@ import random
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,6 +57,8 @@ class ScriptedServer:
     metrics: Reply | None = None  # None: rendered from the engines
     redirect: bool = False
     hung: bool = False  # completions get no answer; a simulation reads it, see simulation.py
+    stall_s: float = 0.0  # before any answer, in real seconds
+    drip_s: float = 0.0  # between any two bytes of a completion, in real seconds
     hung_engines: set[str] = field(default_factory=set)
     max_model_len: int = 16384
     tokenizes: bool = True
@@ -65,6 +68,13 @@ class ScriptedServer:
     fixed_seed: bool = False
     drafting: bool = True
     on_completion: Callable[[Mapping[str, Any]], Reply] | None = None
+    on_chat: Callable[[Mapping[str, Any]], Reply] | None = None
+    version: str | None = "0.27.1"  # None: no /version
+    obeys_stop: bool = True
+    # Of a stream: seconds before each of its events, and what it may lack at its end.
+    pause_s: float = 0.0
+    stream_usage: bool = True
+    stream_done: bool = True
     completions: list[Mapping[str, Any]] = field(default_factory=list)
     port: int = 0
 
@@ -118,7 +128,9 @@ class ScriptedServer:
         if path == "/health":
             return self.health
         if path == "/version":
-            return 200, b'{"version":"0.27.1"}'
+            if self.version is None:
+                return 404, b'{"detail":"Not Found"}'
+            return 200, json.dumps({"version": self.version}).encode()
         if path == "/metrics":
             return self.metrics or (200, self.exposition().encode())
         if path.startswith("/v1/") and self.key is not None and key != f"Bearer {self.key}":
@@ -138,7 +150,7 @@ class ScriptedServer:
                 self.on_completion(payload) if self.on_completion else self.complete(payload, rank)
             )
         if path == "/v1/chat/completions" and method == "POST":
-            return self.chat(payload)
+            return self.on_chat(payload) if self.on_chat else self.chat(payload)
         return 404, b'{"detail":"Not Found"}'
 
     def complete(self, payload: Mapping[str, Any], rank: int = 0) -> Reply:
@@ -158,16 +170,20 @@ class ScriptedServer:
         prompt = payload["prompt"]
         if self.crossed and "at-once" in prompt:  # of the gate's several requests
             prompt, seed = "", 0
-        body = completion(prompt, seed, tokens, self.greedy)
+        body = completion(prompt, seed, tokens, self.greedy or payload["temperature"] == 0)
         if not self.forgetful:
             body["choices"][0]["text"] = found_again(payload["prompt"]) + body["choices"][0]["text"]
+        if self.obeys_stop and payload.get("stop"):
+            stop_at(body, payload["stop"])
         return 200, json.dumps(body).encode()
 
     def chat(self, payload: Mapping[str, Any]) -> Reply:
-        """A thinking answer: all of it in `reasoning`, none in `content`."""
+        """A thinking answer: all of it in `reasoning`, none in `content`; a call if there are tools."""
         body = completion(payload["messages"][-1]["content"], 0, int(payload["max_tokens"]))
         text = body["choices"][0]["text"]
         message = {"role": "assistant", "content": None, "reasoning": text}
+        if payload.get("tools"):
+            message["tool_calls"] = [tool_call(payload["tools"][0]["function"])]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
         return 200, json.dumps({**body, "choices": [choice]}).encode()
 
@@ -233,6 +249,37 @@ def completion(prompt: str, seed: int, tokens: int, greedy: bool = False) -> dic
     return {"object": "text_completion", "model": MODEL, "choices": [choice], "usage": usage}
 
 
+def stop_at(body: dict[str, Any], stops: list[str]) -> None:
+    """End a completion before the first of its stop strings, if one is there."""
+    choice = body["choices"][0]
+    found = [(choice["text"].index(stop), stop) for stop in stops if stop in choice["text"]]
+    if found:
+        at, stop = min(found)
+        choice |= {"text": choice["text"][:at], "finish_reason": "stop", "stop_reason": stop}
+        body["usage"] |= {"completion_tokens": 1, "total_tokens": 21}
+
+
+def tool_call(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a function with a word for each of its arguments."""
+    arguments = dict.fromkeys(function["parameters"]["properties"], "Elbe")
+    called = {"name": function["name"], "arguments": json.dumps(arguments)}
+    return {"id": "call_1", "type": "function", "function": called}
+
+
+def chunks(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A completion or chat answer as the chunks of its stream: four words each, counted."""
+    choice = body["choices"][0]
+    message = choice.get("message")
+    name = "text" if message is None else "reasoning"
+    words = re.findall(r"\s*\S+", choice["text"] if message is None else message["reasoning"])
+    for seen in range(4, len(words) + 4, 4):
+        part, seen = "".join(words[seen - 4 : seen]), min(seen, len(words))
+        ended = choice["finish_reason"] if seen == len(words) else None
+        held = {name: part} if message is None else {"delta": {name: part}}
+        usage = {"prompt_tokens": 20, "completion_tokens": seen, "total_tokens": 20 + seen}
+        yield {"choices": [{"index": 0, **held, "finish_reason": ended}], "usage": usage}
+
+
 def tokens_of(prompt: str) -> int:
     """What its tokenizer would count: a token each four characters."""
     return len(prompt) // 4 + 1
@@ -277,6 +324,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, payload: Any) -> None:
         script = self.server.script
+        time.sleep(script.stall_s)
         key = self.headers.get("Authorization", "")
         rank = int(self.headers.get("X-data-parallel-rank", 0))
         reply = script.answer(self.command, self.path, payload, key, rank)
@@ -284,12 +332,41 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         status, body = reply
+        if status == 200 and isinstance(payload, dict) and payload.get("stream"):
+            self._stream(json.loads(body))
+            return
         self.send_response(status)
         if status == 307:
             self.send_header("Location", "http://127.0.0.1:1/elsewhere")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if script.drip_s and payload is not None:
+            for byte in body:
+                self.wfile.write(bytes([byte]))
+                time.sleep(script.drip_s)
+            return
         self.wfile.write(body)
+
+    def _stream(self, body: Mapping[str, Any]) -> None:
+        script = self.server.script
+        self.protocol_version = "HTTP/1.1"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for chunk in chunks(body):
+            time.sleep(script.pause_s)
+            self._event(json.dumps(chunk))
+        if script.stream_usage:
+            self._event(json.dumps({"choices": [], "usage": body["usage"]}))
+        if script.stream_done:
+            self._event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, data: str) -> None:
+        event = f"data: {data}\n\n".encode()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
