@@ -401,6 +401,8 @@ def wants(memory: Memory, now: float, policy: Policy) -> Want | None:
 
 def next_look_s(memory: Memory, policy: Policy) -> float:
     """Seconds until the next reading is due."""
+    interval = policy.health.scrape_interval_s
+    soon = min(RECHECK_S, interval)
     unsettled = (
         memory.state is State.SMOKE
         or (memory.state is State.LOADING and memory.gone_since is not None)
@@ -408,11 +410,23 @@ def next_look_s(memory: Memory, policy: Policy) -> float:
         or (memory.generation.bad and not memory.generation.raised)
         or (memory.state is State.NOT_READY and memory.recovery_good > 0)
     )
-    return (
-        min(RECHECK_S, policy.health.scrape_interval_s)
-        if unsettled
-        else (policy.health.scrape_interval_s)
-    )
+    if unsettled:
+        return soon
+    if memory.state not in (State.READY, State.DEGRADED):
+        return interval
+    return min(interval, max(soon, _next_budget_s(memory, policy.health)))
+
+
+def _next_budget_s(memory: Memory, health: Health) -> float:
+    """Seconds until the budget ends that would change the verdict or ask for a canary."""
+    now = memory.at
+    stuck = memory.stuck_for(now)
+    if stuck:
+        return health.readiness_budget_s - stuck
+    age = memory.evidence_age_s(now)
+    if age is None or memory.busy or memory.outstanding is not None:
+        return health.scrape_interval_s
+    return _canary_age(memory, health) - age
 
 
 def needs_listing(memory: Memory) -> bool:
@@ -1042,6 +1056,9 @@ def _canary_age(memory: Memory, health: Health) -> float:
 def _canary_is_due(memory: Memory, now: float, health: Health) -> bool:
     if memory.generation.bad:
         return True  # one more settles whether it was chance
+    asked = memory.engines.get(memory.unanswered_by) if memory.unanswered_by else None
+    if asked is not None and asked.work_since is None:
+        return True  # the others' work is no answer
     visible = memory.sampled_at is not None and now - memory.sampled_at < health.canary_after_s
     if visible and memory.busy:
         return False  # real work is the better evidence, and the stuck clock runs on it

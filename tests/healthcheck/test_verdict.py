@@ -799,3 +799,111 @@ def test_the_timeline_is_kept_and_bounded() -> None:
         machine.see(REFUSED)
         machine.to_smoke()
     assert len(machine.memory.timeline) == 64
+
+
+# --- several engines ------------------------------------------------------------------------------
+
+
+def two(busy_tokens: float, idle_tokens: float = 0.0) -> Exposition:
+    """Engine 0 at work, engine 1 idle."""
+    return metrics(sample(busy_tokens, running=1, engine="0"), sample(idle_tokens, engine="1"))
+
+
+def idle_beside_busy(machine: Machine, seconds: int, idle_tokens: float = 0.0) -> Want | None:
+    """Time passes in which engine 0 moves; the first generation that is wanted, if any."""
+    for _ in range(0, seconds, 5):
+        machine.see(OK, metrics=two(machine.now * 10, idle_tokens))
+        want = machine.wanted()
+        if want is not None:
+            return want
+    return None
+
+
+def test_an_idle_engine_beside_a_busy_one_gets_a_canary_of_its_own() -> None:
+    """That engine 0 works proves nothing about engine 1: after canary_after_s it is asked."""
+    machine = ready()
+    want = idle_beside_busy(machine, 120)
+    assert want is not None
+    assert (want.step, want.engine, want.rank) == (Step.CANARY, "1", 1)
+
+
+def test_an_idle_engine_that_answers_is_left_alone_for_a_while() -> None:
+    """Its own step or the question itself puts the next canary off."""
+    machine = ready()
+    assert idle_beside_busy(machine, 120) is not None
+    made = replace(machine.generation(step=Step.CANARY), engine="1")
+    machine.see(OK, metrics=two(machine.now * 10 + 1, 8.0), generation=made)
+    assert machine.wanted() is None
+    assert idle_beside_busy(machine, 30, 8.0) is None
+    assert idle_beside_busy(machine, 60, 8.0) is not None
+
+
+@pytest.mark.parametrize("labels", [("a", "b"), ("0", "b")])
+def test_engines_without_numbers_are_not_chosen(labels: tuple[str, str]) -> None:
+    """The header takes ranks; where labels are none, the choice is the server's."""
+    machine = ready()
+    for second in range(0, 120, 5):
+        busy, idle = sample(float(second), running=1, engine=labels[0]), sample(engine=labels[1])
+        machine.see(OK, metrics=metrics(busy, idle))
+        assert machine.wanted() is None
+
+
+def test_ranks_count_from_the_first_engine_that_is_shown() -> None:
+    """Of engines 4 and 5 of a host the second is rank 1 there (vLLM takes local ranks)."""
+    machine = ready()
+    want = None
+    for second in range(0, 120, 5):
+        machine.see(
+            OK, metrics=metrics(sample(float(second), running=1, engine="4"), sample(engine="5"))
+        )
+        want = want or machine.wanted()
+    assert want is not None and (want.engine, want.rank) == ("5", 1)
+
+
+def test_the_other_engines_answer_does_not_clear_the_silent_one() -> None:
+    """A canary that engine 1 did not answer stays a question until engine 1 moves."""
+    machine = ready()
+    assert idle_beside_busy(machine, 120) is not None
+    silent = replace(machine.generation(SILENT, step=Step.CANARY, lasting=30), engine="1")
+    machine.see(OK, metrics=two(1e6), generation=silent)
+    machine.see(OK, metrics=two(1e6 + 1), generation=machine.generation(step=Step.CANARY))
+    assert machine.memory.unanswered_by == "1"
+    retried = machine.wanted()
+    assert retried is not None and retried.engine == "1"
+    machine.see(OK, metrics=two(1e6 + 2, 8.0))
+    assert machine.memory.unanswered_since is None and machine.memory.unanswered_by is None
+
+
+# --- when to look again ---------------------------------------------------------------------------
+
+
+def test_the_end_of_a_budget_is_not_waited_past() -> None:
+    """The reading that finds a budget over comes when it is over, not up to an interval later."""
+    machine = ready(readiness_budget_s=12.0)
+    machine.see(OK, metrics=metrics(sample(100, running=1)))
+    looks = []
+    while machine.memory.state is State.READY:
+        wait = next_look_s(machine.memory, machine.policy)
+        looks.append(wait)
+        machine.see(OK, metrics=metrics(sample(100, running=1)), after=wait)
+    assert machine.memory.state is State.NOT_READY
+    assert looks == [5.0, 5.0, 2.0]
+
+
+def test_a_short_budget_is_confirmed_at_a_quick_pace() -> None:
+    """A budget shorter than three intervals is settled by readings a second apart."""
+    machine = ready(readiness_budget_s=6.0)
+    machine.see(OK, metrics=metrics(sample(100, running=1)))
+    began = machine.now
+    while machine.memory.state is State.READY:
+        wait = next_look_s(machine.memory, machine.policy)
+        machine.see(OK, metrics=metrics(sample(100, running=1)), after=wait)
+    assert machine.now - began <= 8.0
+
+
+def test_a_canary_is_sent_when_it_is_due() -> None:
+    """The turn that asks an idle engine comes at the age that asks for it."""
+    machine = ready(canary_after_s=7.0)
+    while machine.wanted() is None:
+        machine.see(OK, metrics=metrics(), after=next_look_s(machine.memory, machine.policy))
+    assert machine.memory.evidence_age_s(machine.now) == pytest.approx(7.0, abs=1.4 + 1.0)

@@ -111,7 +111,13 @@ def play(script: object, healthy_start: bool) -> list[tuple[Memory, Reading, Mem
             counter += 1
             completion = Completion("t", (counter, 5), (-9.0, -9.0))
             made = Generation(
-                running.step, running.epoch, running.started_at, now, findings, completion
+                running.step,
+                running.epoch,
+                running.started_at,
+                now,
+                findings,
+                completion,
+                running.engine,
             )
             running = None
         reading = Reading(now, health, listing, metrics, made, running)
@@ -121,7 +127,8 @@ def play(script: object, healthy_start: bool) -> list[tuple[Memory, Reading, Mem
         want = wants(memory, now, POLICY)
         if want is not None:
             assert running is None, "single flight"
-            running = Outstanding(want.step, want.epoch, now)
+            assert want.engine is None or want.engine in memory.engines
+            running = Outstanding(want.step, want.epoch, now, want.engine)
 
     if healthy_start:
         exposition = Exposition(1.0, (EngineSample("0", generation_tokens=100.0),))
