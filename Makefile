@@ -51,7 +51,7 @@ bench: ## measure what the documents state, as ratios in one run
 	@python="$$($(environment) rehearsal)" && "$$python" tests/bench/bench_explain.py
 
 lint: ## ruff, strict mypy, and the generated files against their sources
-	@python="$$($(environment) rehearsal)" && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy && "$$python" -m deploy.monitoring.dashboard --check
+	@python="$$($(environment) rehearsal)" && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy && "$$python" -m deploy.monitoring.dashboard --check && "$$python" -m healthcheck.reference --check
 
 clean: ## remove build output; environments and caches stay in the cache folder
 	rm -rf build dist

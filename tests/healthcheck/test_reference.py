@@ -1,0 +1,33 @@
+"""The page of reason codes against the tables that it is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from healthcheck import reference, signatures
+from healthcheck.reasons import REASONS
+
+
+def test_the_page_is_what_its_tables_say() -> None:
+    """The file in the checkout is the one that would be written now."""
+    assert reference.main(["--check"]) == 0
+
+
+def test_every_code_has_its_row_once() -> None:
+    """Every reason and every signature stands in one table row."""
+    rows = [line.split(" | ")[0] for line in reference.page().splitlines() if line[:3] == "| `"]
+    codes = [*REASONS, *[s.id for s in signatures.load()]]
+    assert sorted(rows) == sorted(f"| `{code}`" for code in codes)
+
+
+def test_an_old_page_is_told_and_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--check exits 1 and names the command for a page that is missing or old."""
+    monkeypatch.setattr(reference, "FILE", tmp_path / "REASONS.md")
+    assert reference.main(["--check"]) == 1
+    assert "python3 -m healthcheck.reference" in capsys.readouterr().out
+    assert reference.main([]) == 0 and reference.main(["--check"]) == 0
+    assert reference.main(["--chek"]) == 2
