@@ -165,8 +165,8 @@ def _acceptance(data: Mapping[str, Any]) -> str:
 def picture(rates: Sequence[float], floor: float) -> str:
     """Bars of acceptance per draft, a fraction for each position, as one SVG; the dashed line is
     the floor that the first position is held to."""
-    wide, high, top, left = 400, 190, 16, 42
-    plot = high - top - 34
+    wide, high, top, left = 400, 206, 16, 42
+    plot = high - top - 48
     step = (wide - left) / len(rates)
     lines = []
     for mark in (0.0, 0.5, 1.0):

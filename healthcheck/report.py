@@ -76,13 +76,12 @@ def as_json(snapshot: Snapshot, settings: Settings, now: float) -> dict[str, Any
 
 
 def start(snapshot: Snapshot, now: float) -> list[dict[str, object]]:
-    """The stages of the last start: those of the server's log where there is one, else the wait
-    for its port, and then the steps of the gate."""
+    """The last start: the wait for the server's port, the stages that the server's log tells of
+    within it, and then the steps of the gate."""
     memory, log = snapshot.memory, snapshot.startup
-    if log is not None:
-        rows = [_stage(s.name, s.seconds, s.done, s.progress_percent, s.detail) for s in log.stages]
-    else:
-        rows = [_waiting(memory, now)]
+    rows = [_waiting(memory, now)]
+    for s in log.stages if log is not None else ():
+        rows.append(_stage(f"log: {s.name}", s.seconds, s.done, s.progress_percent, s.detail))
     gate, outstanding = memory.gate, memory.outstanding
     for step in gate.steps:
         if step in gate.took:

@@ -417,7 +417,7 @@ def test_the_page_shows_start_acceptance_checks_and_provenance(tmp_path: Path) -
     shown = status_page(tmp_path)
     ElementTree.fromstring(shown[shown.index("<svg") : shown.index("</svg>") + 6])
     assert 'aria-label="acceptance: position 0 75%' in shown
-    for text in ("weights", "gate: long", "gate: at-once", "series.patches.0", "0001-x"):
+    for text in ("log: weights", "gate: long", "gate: at-once", "series.patches.0", "0001-x"):
         assert f">{text}<" in shown
     assert "budgets.canary_after_s" in shown
 
