@@ -1,7 +1,8 @@
 """`python -m deploy smoke`: find what can be tested here, and become the smoke test of it.
 
 SMOKE_URL names a server that runs already. Otherwise the compose deployment is started where there
-is an MI GPU and a Docker engine, and the CPU rehearsal everywhere else.
+is an MI GPU and a Docker engine, and the CPU rehearsal everywhere else. SMOKE_SIZE is `full` or
+`quick`; SMOKE_BASELINE names a server without speculation, or the report of one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy import environment, recipe
+from deploy.recipe import RecipeError
 
-REPORT = environment.ROOT / "build" / "smoke-report.json"
+BUILD = environment.ROOT / "build"
+REPORTS = {
+    "--json": BUILD / "smoke-report.json",
+    "--junit": BUILD / "smoke-report.xml",
+    "--html": BUILD / "smoke-report.html",
+}
+SIZES = {"full": "--full", "quick": "--quick"}
 COMPOSE = environment.ROOT / "deploy" / "compose.yaml"
 KFD = Path("/dev/kfd")
 DEFAULT_PROFILE = "mi355x"
@@ -34,10 +42,17 @@ class Choice:
 
 
 def choose(environ: Mapping[str, str], has_gpu_engine: Callable[[], bool]) -> Choice:
-    """The target of `make smoke-test` on this machine."""
+    """The target of `make smoke-test` on this machine. Raises RecipeError for a wrong setting."""
+    size = environ.get("SMOKE_SIZE")
+    if size and size not in SIZES:
+        raise RecipeError(f"SMOKE_SIZE: got {size!r}; it is one of {', '.join(SIZES)}")
+    written = [word for option, path in REPORTS.items() for word in (option, str(path))]
+    written += [SIZES[size]] if size else []
     profile = environ.get("SMOKE_PROFILE") or DEFAULT_PROFILE
     smoke = ["healthcheck", "smoke"]
-    options = ["--profile", profile, "--json", str(REPORT)]
+    options = ["--profile", profile, *written]
+    if environ.get("SMOKE_BASELINE"):
+        options += ["--baseline", environ["SMOKE_BASELINE"]]
     url = environ.get("SMOKE_URL")
     if url:
         for name, option in (("SMOKE_MODEL", "--model"), ("SMOKE_API_KEY_FILE", "--api-key-file")):
@@ -56,7 +71,7 @@ def choose(environ: Mapping[str, str], has_gpu_engine: Callable[[], bool]) -> Ch
             [*smoke, server, "--health", health, *options],
             f"an MI GPU and a Docker engine are here: the containers of {profile}",
         )
-    command = ["deploy.rehearsal", "smoke", "--json", str(REPORT)]
+    command = ["deploy.rehearsal", "smoke", *written]
     why = "no SMOKE_URL, and no MI GPU with a Docker engine: the CPU rehearsal"
     return Choice("rehearsal", (), command, why)
 

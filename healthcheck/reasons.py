@@ -132,7 +132,53 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "see whether it runs and on which port"),
 )  # fmt: skip
 
+# What only the smoke test asks.
+_SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
+    ("server.old", Kind.UNKNOWN, "a vLLM before 0.26: its answers may be of another shape",
+     "read the rows with care, or serve 0.26 or later"),
+    ("stream.broken", Kind.SERVER, "a streamed answer is not whole",
+     "ask the server without the proxy in between; look at its log"),
+    ("stream.no_usage", Kind.SERVER, "a stream ends without the usage that was asked for",
+     "clients that bill or limit by usage will miss it; compare with a vLLM without a proxy"),
+    ("stream.buffered", Kind.CONFIGURATION, "a stream comes all at once at its end",
+     "a proxy buffers it: turn buffering off for text/event-stream"),
+    ("stop.ignored", Kind.SERVER, "the text runs past its stop string",
+     "report it with the answer; clients that rely on stop will see too much"),
+    ("stop.not_seen", Kind.UNKNOWN, "the text never held a stop string", "run the test again"),
+    ("usage.wrong", Kind.SERVER, "the usage of an answer does not add up",
+     "report it with the answer; do not bill by it"),
+    ("reasoning.in_content", Kind.CONFIGURATION, "thinking stands in the content of an answer",
+     "serve with the reasoning parser of the recipe (python -m deploy plan)"),
+    ("reasoning.none", Kind.UNKNOWN, "the model did not think when asked to",
+     "ask again; check that the chat template takes `thinking`"),
+    ("tools.refused", Kind.CONFIGURATION, "the server refuses a request with tools",
+     "serve with tool-call-parser and enable-auto-tool-choice (python -m deploy plan)"),
+    ("tools.in_content", Kind.CONFIGURATION, "a tool call stands in the content of an answer",
+     "serve with the tool-call parser of the recipe (python -m deploy plan)"),
+    ("tools.malformed", Kind.MODEL, "a tool call is not one of the tool's, or not JSON",
+     "look at the answer: a parser that does not fit the model, or a model that writes garbage"),
+    ("tools.none", Kind.UNKNOWN, "the model called no tool when asked to", "ask again"),
+    ("sampling.not_greedy", Kind.MODEL, "temperature 0 gives other tokens than the likeliest",
+     "check the sampler and the rejection of drafts: greedy output must be argmax"),
+    ("speculation.no_gain", Kind.SPECULATION, "a lone request is slower with speculation",
+     "look at acceptance; serve without a draft (DSPARK_SPECULATION=off) until it gains"),
+    ("baseline.unusable", Kind.UNKNOWN, "there is nothing to compare the speed with",
+     "give the address or the --full --json report of a server without speculation"),
+)  # fmt: skip
+
 REASONS: Mapping[str, Reason] = {row[0]: Reason(*row) for row in _ROWS}
+SMOKE_REASONS: Mapping[str, Reason] = {row[0]: Reason(*row) for row in _SMOKE_ROWS}
+
+
+def reason(code: str) -> Reason | None:
+    """The row of a code in either table, None for none."""
+    return SMOKE_REASONS.get(code) or REASONS.get(code)
+
+
+def remedy(code: str) -> str:
+    """What to do about a code, empty for none."""
+    found = reason(code)
+    return found.remedy if found else ""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from healthcheck import signatures
-from healthcheck.reasons import REASONS, Kind
+from healthcheck.reasons import REASONS, SMOKE_REASONS, Kind, Reason
 from healthcheck.signatures import Severity
 
 FILE = Path(__file__).with_name("REASONS.md")
@@ -37,8 +37,8 @@ _HEAD = """# Reason codes
 
 Written by `python3 -m healthcheck.reference` from the tables that the service itself reads. The
 first part is what a verdict says (`/readyz?verbose`, `/report`, the status page, the label `code`
-of `dspark_health_reason`); the second is what the explanation of a server's log says (`python3 -m
-healthcheck explain`, `cause` in `/report`).
+of `dspark_health_reason`); then what only the smoke test says, and what the explanation of a
+server's log says (`python3 -m healthcheck explain`, `cause` in `/report`).
 """
 
 
@@ -51,10 +51,14 @@ def _verdict() -> Iterator[str]:
     yield "## What a verdict says\n"
     for kind, title in _KINDS.items():
         yield f"### {title}\n"
-        rows = [r for r in REASONS.values() if r.kind is kind]
-        yield from _table(
-            ("code", "meaning", "what to do"), [(f"`{r.code}`", r.meaning, r.remedy) for r in rows]
-        )
+        yield from _reasons(r for r in REASONS.values() if r.kind is kind)
+    yield "## What only the smoke test says\n"
+    yield from _reasons(SMOKE_REASONS.values())
+
+
+def _reasons(rows: Iterable[Reason]) -> Iterator[str]:
+    cells = [(f"`{r.code}`", r.meaning, r.remedy) for r in rows]
+    yield from _table(("code", "meaning", "what to do"), cells)
 
 
 def _log() -> Iterator[str]:

@@ -133,7 +133,7 @@ def run(server_port: int, health_port: int, say: Callable[[str], None]) -> int:
         return 1
 
 
-def smoke(report_file: Path | None, say: Callable[[str], None]) -> int:
+def smoke(files: test.Files, say: Callable[[str], None], full: bool | None = None) -> int:
     """Start both, run the smoke test on them, name the cause of a failure, stop both.
 
     Returns the smoke test's exit code; 130 when interrupted.
@@ -152,6 +152,7 @@ def smoke(report_file: Path | None, say: Callable[[str], None]) -> int:
                     health=Client(running.health_url, connect_timeout_s=connect_s),
                     ended=running.ended,
                     say=say,
+                    full=full,
                 )
             )
             if report.exit_code:
@@ -161,7 +162,7 @@ def smoke(report_file: Path | None, say: Callable[[str], None]) -> int:
     except KeyboardInterrupt:
         say("interrupted; server and health service are stopped")
         return 130
-    return test.finish(report, report_file)
+    return test.finish(report, files)
 
 
 def _cause(log: Path) -> Mapping[str, object] | None:

@@ -38,3 +38,26 @@ def test_an_unknown_profile_is_refused_before_anything_starts() -> None:
     """A misspelt SMOKE_PROFILE is a RecipeError that lists the profiles."""
     with pytest.raises(RecipeError, match="got 'mi999'"):
         smoke.choose({"SMOKE_PROFILE": "mi999"}, lambda: True)
+
+
+@pytest.mark.parametrize(("size", "option"), [("full", "--full"), ("quick", "--quick")])
+def test_the_size_reaches_every_target(size: str, option: str) -> None:
+    """Whatever is tested, it is tested in full or quickly, and leaves the same three reports."""
+    for url, has_gpu in (("http://gpu:8000", False), ("", True), ("", False)):
+        environ = {"SMOKE_SIZE": size, "SMOKE_URL": url}
+        chosen = smoke.choose(environ, lambda has_gpu=has_gpu: has_gpu)
+        assert option in chosen.arguments
+        written = [word for word in chosen.arguments if "smoke-report" in word]
+        assert [word.rpartition(".")[2] for word in written] == ["json", "xml", "html"]
+
+
+def test_a_wrong_size_is_refused() -> None:
+    """One line with the sizes there are."""
+    with pytest.raises(RecipeError, match="SMOKE_SIZE: got 'huge'; it is one of full, quick"):
+        smoke.choose({"SMOKE_SIZE": "huge"}, lambda: False)
+
+
+def test_a_baseline_is_passed_on() -> None:
+    """The server or report without speculation that SMOKE_BASELINE names."""
+    chosen = smoke.choose({"SMOKE_URL": "http://a", "SMOKE_BASELINE": "http://b"}, lambda: False)
+    assert chosen.arguments[chosen.arguments.index("--baseline") + 1] == "http://b"

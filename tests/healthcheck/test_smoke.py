@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy import recipe
 from healthcheck import smoke
+from healthcheck.client import Client
 from healthcheck.judge import Outcome
+from healthcheck.smoke.long_prompts import lengths
 from tests.support.scripted_server import MODEL, Reply, ScriptedServer, error, scripted_server
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(url: str, *more: str) -> int:
     """The command, waiting a second at most for a server that is not there."""
     return smoke.main([url, "--profile", "rehearsal", "--model", MODEL, "--wait", "1", *more])
+
+
+def run_full(url: str, *more: str) -> int:
+    """All of it, by a profile whose models are real and that has parsers."""
+    return smoke.main([url, "--profile", "mi355x", "--model", MODEL, "--wait", "1", *more])
 
 
 def report_of(path: Path) -> dict[str, Any]:
@@ -43,12 +56,19 @@ def test_a_healthy_server_holds_in_every_row(
     assert report["verdict"] == "good"
     assert {row["outcome"] for row in report["checks"]} == {"good"}
     expected = {"listening", "version", "first answer", "real tokens", "variety", "logprobs"}
-    expected |= {"sampling", "drafting", "second seed", "chat", "acceptance"}
+    expected |= {"sampling", "drafting", "second seed", "chat", "acceptance", "chat stream"}
+    expected |= {"stream", "stop", "usage", "concurrency 4"}
     assert set(rows(report)) == expected
     seen = report["acceptance"]
     assert seen["drafts"] == engine.drafts
     assert seen["per_position"] == [a / engine.drafts for a in engine.accepted_at]
     assert seen["length"] == pytest.approx(1 + sum(engine.accepted_at) / engine.drafts)
+    assert [
+        low < at < high
+        for at, (low, high) in zip(seen["per_position"], seen["intervals"], strict=True)
+    ] == [True] * 4
+    left_out = {item["name"] for item in report["left_out"]}
+    assert left_out == {"greedy", "reasoning", "tools", "long", "concurrency", "speed-up"}
     table = capsys.readouterr().out
     assert "verdict: all held" in table
     assert "vLLM PR 51145" in table and "43.2%" in table
@@ -73,7 +93,17 @@ def nan(server: ScriptedServer) -> None:
     server.on_completion = lambda _: error(400, "Out of range float values are not JSON compliant")
 
 
+def no_metrics(server: ScriptedServer) -> None:
+    """A proxy lets no /metrics through."""
+    server.metrics = 404, b""
+
+
 FAULTS = [
+    ({"stream_done": False}, None, 1, "stream", "stream.broken"),
+    ({"stream_usage": False}, None, 1, "chat stream", "stream.no_usage"),
+    ({"obeys_stop": False}, None, 1, "stop", "stop.ignored"),
+    ({"version": "0.25.1"}, None, 2, "version", "server.old"),
+    ({}, no_metrics, 2, "acceptance", "metrics.unavailable"),
     ({"drafting": False}, None, 1, "drafting", "speculation.not_drafting"),
     ({"speculates": False}, None, 1, "acceptance", "speculation.absent"),
     ({}, low, 1, "acceptance", "acceptance.low"),
@@ -121,11 +151,11 @@ def test_a_server_that_never_listens_is_bad_after_the_wait(
 
 def test_a_server_that_ended_is_not_waited_for() -> None:
     """How it ended is the row; the wait is over at once."""
-    profile = smoke.recipe.load().profile("rehearsal")
+    profile = recipe.load().profile("rehearsal")
     with scripted_server() as server:
         server.down()
         target = smoke.Target(
-            client=smoke.Client(server.url),
+            client=Client(server.url),
             profile=profile,
             model=MODEL,
             wait_s=3600,
@@ -153,7 +183,17 @@ def test_the_key_file_is_used_and_never_shown(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["10.0.0.1:8000"], "smoke: URL: got '10.0.0.1:8000'; give http://HOST:PORT"),
+        (["10.0.0.1:8000"], "smoke: URL: got '10.0.0.1:8000'; give an address such as http"),
+        ([], "smoke: the following arguments are required: URL (see --help)"),
+        (["http://h", "--ful"], "smoke: unrecognized arguments: --ful (see --help)"),
+        (["http://h", "--full", "--quick"], "smoke: argument --quick: not allowed with argument --full"),
+        (["http://h", "--without", "chat"], "smoke: argument --without: invalid choice: 'chat'"),
+        (["http://h", "--budget", "-1"], "smoke: argument --budget: got '-1'; give seconds, 0 or more"),
+        (["http://h", "--wait", "nan"], "smoke: argument --wait: got 'nan'; give seconds, 0 or more"),
+        (["http://h", "--baseline", "/none.json"], "smoke: /none.json: No such file or directory; give a report"),
+        (["http://h", "--baseline", "ftp://h"], "smoke: --baseline: got 'ftp://h'; give an address"),
+        (["http://h", "--html", "/"], "smoke: --html /: is a folder; give a file that can be written"),
+        (["compare", "/none.json"], "smoke: the following arguments are required: B (see --help)"),
         (["http://h", "--profile", "mi999"], "smoke: profile: got 'mi999'; it is one of "),
         (["http://h", "--profile", "rehearsal", "--api-key-file", "/none"], "smoke: --api-key-file /none: No such file or directory"),
     ],
@@ -169,14 +209,295 @@ def test_misuse_is_one_line_and_exit_2(
     assert len(printed.err.splitlines()) == 1
 
 
-def test_a_report_that_cannot_be_written_is_told(
+def test_a_report_that_cannot_be_written_is_told_before_the_test(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table is printed all the same; exit 2, because the report was asked for."""
+    """Exit 2, one line, and the server is asked nothing."""
     blocked = tmp_path / "file"
     blocked.write_text("", "utf-8")
     with scripted_server() as server:
         assert run(server.url, "--json", str(blocked / "report.json")) == 2
+        assert server.completions == []
+    line = f"smoke: --json {blocked / 'report.json'}: {blocked} is not a folder; give a file"
+    assert capsys.readouterr().err.startswith(line)
+
+
+def test_a_report_that_cannot_be_written_after_all_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table is printed all the same; exit 2, because the report was asked for; no rest is left."""
+    blocked = tmp_path / "folder"
+    blocked.mkdir()
+    report = smoke.Report("http://h", "rehearsal", "none", MODEL)
+    report.checks.append(smoke.Check("chat", Outcome.GOOD, "held"))
+    assert smoke.finish(report, smoke.Files(html=blocked)) == 2
     printed = capsys.readouterr()
     assert "verdict: all held" in printed.out
-    assert f"smoke: --json {blocked / 'report.json'}: " in printed.err
+    assert f"smoke: --html {blocked}: " in printed.err
+    assert list(tmp_path.iterdir()) == [blocked]
+
+
+def test_everything_is_asked_of_a_server_that_is_no_rehearsal(tmp_path: Path) -> None:
+    """Thought, call, greedy, needles up to the server's context, three concurrencies: all good."""
+    path = tmp_path / "report.json"
+    with scripted_server(pause_s=0.002) as server:
+        assert run_full(server.url, "--json", str(path)) == 0
+    report = report_of(path)
+    named = rows(report)
+    assert {"reasoning", "tools", "temperature 0", "concurrency 1", "concurrency 16"} <= set(named)
+    assert "the reference's 73%" in named["acceptance"]["evidence"]
+    asked = [each["prompt_tokens"] for each in report["long_prompts"]]
+    assert asked == [1000, 3000, 7000, 16000]
+    assert all(each["found"] for each in report["long_prompts"])
+    levels = {level["concurrency"]: level for level in report["levels"]}
+    assert sorted(levels) == [1, 4, 16]
+    for level in levels.values():
+        assert level["failed"] == 0 and level["tokens"] == level["requests"] * 96
+        assert level["tokens_per_piece"] == pytest.approx(4)
+        assert level["gap_s"]["count"] == level["requests"] * 23
+        assert level["first_s"]["p50"] <= level["first_s"]["p90"] <= level["first_s"]["p99"]
+        assert level["gap_s"]["p50"] >= 0.002
+    assert {item["name"] for item in report["left_out"]} == {"speed-up"}
+
+
+def test_parts_can_be_left_out_by_name_or_by_size(tmp_path: Path) -> None:
+    """What is left out is told with the option that did it, and is no part of the verdict."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+        assert (
+            run_full(server.url, "--without", "tools", "--without", "long", "--json", str(path))
+            == 0
+        )
+        some = report_of(path)
+        assert run_full(server.url, "--quick", "--json", str(path)) == 0
+    why = {item["name"]: item["why"] for item in some["left_out"]}
+    assert why["tools"] == why["long"] == "by --without"
+    assert "reasoning" in rows(some) and "tools" not in rows(some)
+    assert "reasoning" not in rows(report_of(path))
+
+
+def test_a_needle_that_random_models_cannot_find_is_not_judged(tmp_path: Path) -> None:
+    """Against the rehearsal the long request has to be answered; that its words are missed is told."""
+    path = tmp_path / "report.json"
+    with scripted_server(forgetful=True) as server:
+        assert run(server.url, "--full", "--json", str(path)) == 0
+        report = report_of(path)
+        assert run_full(server.url, "--json", str(path)) == 1
+    assert {each["found"] for each in report["long_prompts"]} == {None}
+    assert "random weights" in {i["name"]: i["why"] for i in report["left_out"]}["needle"]
+    failed = rows(report_of(path))["prompt of 1000"]
+    assert failed["code"] == "text.needle_missed"
+    assert [each["found"] for each in report_of(path)["long_prompts"]] == [False]
+
+
+def test_a_needle_missed_once_is_asked_for_again(tmp_path: Path) -> None:
+    """Sampling may lose a word; twice in a row it is the model."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+
+        def complete(payload: Mapping[str, Any]) -> Reply:
+            server.forgetful = "long-3000-1" in payload["prompt"]
+            return server.complete(payload)
+
+        server.on_completion = complete
+        assert run_full(server.url, "--json", str(path)) == 0
+    assert "at the second try" in rows(report_of(path))["prompt of 3000"]["evidence"]
+
+
+def test_long_prompts_stop_where_the_next_one_does_not_fit_the_budget(tmp_path: Path) -> None:
+    """What was not asked is told, from which length on."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+        assert run_full(server.url, "--budget", "0", "--json", str(path)) == 0
+    report = report_of(path)
+    assert [each["prompt_tokens"] for each in report["long_prompts"]] == [1000]
+    why = {item["name"]: item["why"] for item in report["left_out"]}
+    assert "--budget" in why["prompts from 3000 tokens"]
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [
+        (None, (1000, 3000, 7000)),
+        (8192, (1000, 3000, 7000)),
+        (12000, (1000, 3000, 7000, 11968)),
+        (900, (868,)),
+        (131072, (1000, 3000, 7000, 16000, 64000, 128000)),
+    ],
+)
+def test_lengths_end_at_what_the_server_holds(room: int | None, expected: tuple[int, ...]) -> None:
+    """Prompt and answer fit in together; a context that is much longer than the last gets its own."""
+    assert lengths(room) == expected
+
+
+CHATS = [
+    ("reasoning", {"content": "<think>hm</think> two"}, 1, "reasoning.in_content"),
+    ("reasoning", {"content": "two"}, 2, "reasoning.none"),
+    ("tools", {"content": "it is high"}, 2, "tools.none"),
+    ("tools", {"content": '<tool_call>{"name": "water_level"}'}, 1, "tools.in_content"),
+    ("tools", {"tool_calls": [{"function": {"name": "water_level", "arguments": "{"}}]}, 1, "tools.malformed"),
+    ("tools", {"tool_calls": [{"function": {"name": "other", "arguments": '{"river": "Elbe"}'}}]}, 1, "tools.malformed"),
+    ("tools", {"tool_calls": 7}, 1, "tools.malformed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "message", "code", "reason"), CHATS)
+def test_a_parser_that_is_off_or_wrong_is_named(
+    tmp_path: Path, row: str, message: dict[str, Any], code: int, reason: str
+) -> None:
+    """Marks left in the content are bad; a model that did not do as told leaves it open."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+
+        def chat(payload: Mapping[str, Any]) -> Reply:
+            asked = "tools" if "tools" in payload else "reasoning"
+            if asked != row or payload["max_tokens"] < 512:
+                return server.chat(payload)
+            whole = {"role": "assistant", "content": None, **message}
+            return 200, json.dumps({"choices": [{"message": whole}]}).encode()
+
+        server.on_chat = chat
+        assert run_full(server.url, "--json", str(path)) == code
+    assert rows(report_of(path))[row]["code"] == reason
+
+
+def test_tools_that_are_refused_are_bad(tmp_path: Path) -> None:
+    """vLLM's 400 for a server without a parser is not a chance of the model."""
+    path = tmp_path / "report.json"
+    refused = (
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    )
+    with scripted_server() as server:
+        server.on_chat = lambda p: error(400, refused) if "tools" in p else server.chat(p)
+        assert run_full(server.url, "--json", str(path)) == 1
+    assert rows(report_of(path))["tools"]["code"] == "tools.refused"
+
+
+def test_a_greedy_answer_that_is_not_argmax_is_bad(tmp_path: Path) -> None:
+    """Temperature 0 that samples."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+        server.on_completion = lambda p: server.complete({**p, "temperature": 1.0})
+        assert run_full(server.url, "--json", str(path)) == 1
+    assert rows(report_of(path))["temperature 0"]["code"] == "sampling.not_greedy"
+
+
+def test_a_server_that_fails_under_load_is_asked_for_no_more(tmp_path: Path) -> None:
+    """The concurrency that fails has its row and its figures; the next one is not sent."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+
+        def complete(payload: Mapping[str, Any]) -> Reply:
+            return error(500, "boom") if "at-4-7" in payload["prompt"] else server.complete(payload)
+
+        server.on_completion = complete
+        assert run_full(server.url, "--json", str(path)) == 1
+    report = report_of(path)
+    assert rows(report)["concurrency 4"]["code"] == "server.error"
+    assert {level["concurrency"]: level["failed"] for level in report["levels"]} == {1: 0, 4: 1}
+
+
+def test_a_server_that_hides_what_it_is_is_judged_by_the_rest(tmp_path: Path) -> None:
+    """No version, no token ids: told as not judged, and the verdict stands."""
+    path = tmp_path / "report.json"
+    with scripted_server(version=None) as server:
+
+        def complete(payload: Mapping[str, Any]) -> Reply:
+            status, body = server.complete(payload)
+            answer = json.loads(body)
+            del answer["choices"][0]["token_ids"]
+            return status, json.dumps(answer).encode()
+
+        server.on_completion = complete
+        assert run(server.url, "--json", str(path)) == 0
+    report = report_of(path)
+    assert report["vllm_version"] is None
+    assert {"version", "token ids"} <= {item["name"] for item in report["left_out"]}
+
+
+def test_the_gain_is_the_ratio_to_a_server_without_a_draft(tmp_path: Path) -> None:
+    """A slower server without speculation, by address and by its report: above 1, and so is the
+    interval; a faster one is bad."""
+    slow, path = tmp_path / "slow.json", tmp_path / "report.json"
+    with scripted_server(speculates=False, pause_s=0.004) as plain, scripted_server() as server:
+        assert (
+            run_full(plain.url, "--speculation", "off", "--without", "long", "--json", str(slow))
+            == 0
+        )
+        for baseline in (plain.url, str(slow)):
+            some = ("--quick", "--baseline", baseline, "--json", str(path))
+            assert run_full(server.url, *some) == 0
+            gain = report_of(path)["speed_up"]
+            assert 1 < gain["low"] <= gain["ratio"] <= gain["high"]
+        plain.pause_s, server.pause_s = 0.0, 0.004
+        assert run_full(server.url, "--quick", "--baseline", plain.url, "--json", str(path)) == 1
+        assert rows(report_of(path))["speed-up"]["code"] == "speculation.no_gain"
+
+
+def test_a_baseline_that_speculates_is_none(tmp_path: Path) -> None:
+    """Neither a server nor a report that drafts can show what drafting gains."""
+    first, path = tmp_path / "first.json", tmp_path / "report.json"
+    with scripted_server() as server, scripted_server() as other:
+        assert run_full(server.url, "--quick", "--json", str(first)) == 0
+        for baseline in (other.url, str(first)):
+            some = ("--quick", "--baseline", baseline, "--json", str(path))
+            assert run_full(server.url, *some) == 2
+            assert rows(report_of(path))["speed-up"]["code"] == "baseline.unusable"
+        other.down()
+        assert run_full(server.url, "--quick", "--baseline", other.url, "--json", str(path)) == 2
+
+
+def test_a_server_that_ends_in_the_middle_ends_the_test() -> None:
+    """What was found so far stays; how it ended is the last row."""
+    ended: list[str] = []
+    with scripted_server() as server:
+
+        def complete(payload: Mapping[str, Any]) -> Reply:
+            ended.append("server ended with SIGKILL")
+            return error(500, "EngineCore encountered an issue")
+
+        server.on_completion = complete
+        target = smoke.Target(
+            client=Client(server.url),
+            profile=recipe.load().profile("rehearsal"),
+            model=MODEL,
+            wait_s=1,
+            ended=lambda: ended[0] if ended else None,
+            say=lambda _: None,
+        )
+        report = smoke.run(target)
+    assert [c.name for c in report.checks] == ["listening", "version", "first answer", "server"]
+    assert "server ended with SIGKILL during first answer" in report.checks[-1].evidence
+
+
+def test_an_interrupted_test_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of the load: one line, exit 130, no report."""
+    with scripted_server(pause_s=0.05) as server:
+        command = [sys.executable, "-m", "healthcheck", "smoke", server.url, "--model", MODEL]
+        command += ["--profile", "mi355x", "--json", str(tmp_path / "report.json")]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        for told in process.stderr:
+            if "prompt of 16000" in told:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(120) == 130
+    assert rest == "smoke: interrupted; no report is written\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_health_service_adds_its_verdict_and_saves_the_warm_up(tmp_path: Path) -> None:
+    """Its /readyz is a row; a server that has generated for it needs no first answer; a gate that
+    failed is bad, and not waited out."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server, scripted_server() as health:
+        answers = {"/readyz?verbose": (200, b"READY ok\nsince 3 s")}
+        health.answer = lambda method, at, *_: answers.get(at)  # type: ignore[method-assign]
+        assert run(server.url, "--health", health.url, "--json", str(path)) == 0
+        good = rows(report_of(path))
+        assert "READY ok" in good["ready"]["evidence"] and "first answer" not in good
+        answers["/readyz?verbose"] = (503, b"NOT_READY gate.failed since 3 s")
+        assert run(server.url, "--health", health.url, "--json", str(path)) == 1
+    bad = rows(report_of(path))
+    assert bad["ready"]["code"] == "gate.failed" and bad["first answer"]["outcome"] == "good"

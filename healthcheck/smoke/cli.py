@@ -1,0 +1,250 @@
+"""The command line of the smoke test."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from deploy import recipe
+from deploy.recipe import RecipeError
+from healthcheck import settings
+from healthcheck.client import Client, Secret
+from healthcheck.settings import SettingsError
+from healthcheck.smoke import compare, results
+from healthcheck.smoke.junit import junit
+from healthcheck.smoke.page import page
+from healthcheck.smoke.results import Report, ReportError, write_whole
+from healthcheck.smoke.run import OPTIONAL, run
+from healthcheck.smoke.target import BUDGET_S, Target
+from healthcheck.smoke.terminal import has_colour, table
+
+DESCRIPTION = """\
+Look once at a vLLM server (0.26 or later): does it listen, write, chat, stream, stop, sample and
+draft as it should, and how fast. It needs no health service; with --health that service's verdict
+is one more row. Rows that hold are "good"; exit code 0: all held, 1: something was bad, 2: it could
+not tell, or misuse. What was not judged is told, with the reason, and is no part of the verdict.
+"""
+EPILOG = f"""\
+Against a CPU rehearsal the default is what takes seconds. Left to --full there:
+{", ".join(OPTIONAL)} (1, 4 and 16 at once). Everywhere else all of
+it is asked for, unless --quick; long prompts and each concurrency stay within --budget.
+
+`smoke compare A B` shows what changed from one JSON report to another: acceptance counts as changed
+where the 99 % Wilson intervals do not overlap, a speed where the interval of its ratio clears the
+tolerance. Exit code 0: nothing is worse, 1: something is, 2: not two reports.
+"""
+
+
+class Misuse(ValueError):
+    """A command line that cannot be followed; the message is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Misuse(f"{message} (see --help)")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where reports go, None for nowhere."""
+
+    json: Path | None = None
+    junit: Path | None = None
+    html: Path | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be written before a test of minutes is run. Raises Misuse."""
+        for option, path in self.named():
+            blocked = _why_not(path)
+            if blocked:
+                raise Misuse(f"--{option} {path}: {blocked}; give a file that can be written")
+
+    def named(self) -> list[tuple[str, Path]]:
+        """The options that were given, with their paths."""
+        given = (("json", self.json), ("junit", self.junit), ("html", self.html))
+        return [(option, path) for option, path in given if path is not None]
+
+
+def _why_not(path: Path) -> str:
+    """Why a file cannot be put there, empty if nothing speaks against it."""
+    if path.is_dir():
+        return "is a folder"
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written to"
+
+
+def main(argv: list[str]) -> int:
+    """The command; 0 all held, 1 something was bad, 2 could not tell or misused."""
+    try:
+        if argv[:1] == ["compare"]:
+            return _compare(argv[1:])
+        return _smoke(argv)
+    except (Misuse, RecipeError, SettingsError, ReportError) as e:
+        print(f"smoke: {' '.join(str(e).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("smoke: interrupted; no report is written", file=sys.stderr)
+        return 130
+
+
+def _smoke(argv: Sequence[str]) -> int:
+    args = _parser().parse_args(argv)
+    files = Files(args.json, args.junit, args.html)
+    files.check()
+    profile = recipe.load().profile(args.profile)
+    connect_s = profile.health.connect_timeout_s
+    key = _key(args.api_key_file)
+    target = Target(
+        client=Client(settings.url("URL", args.url), connect_timeout_s=connect_s, key=key),
+        profile=profile,
+        model=args.model or profile.served_model_name,
+        wait_s=args.wait if args.wait is not None else profile.health.start_budget_s,
+        health=_client("--health", args.health, connect_s, None),
+        speculation=args.speculation == "on",
+        full=args.full,
+        without=frozenset(args.without),
+        baseline=_baseline(args.baseline, connect_s, key),
+        budget_s=args.budget,
+    )
+    return finish(run(target), files)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m healthcheck smoke",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("url", metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
+    parser.add_argument(
+        "--profile",
+        default=os.environ.get("DSPARK_PROFILE", "mi355x"),
+        help="the recipe's profile to judge by (default: DSPARK_PROFILE, else mi355x)",
+    )
+    parser.add_argument("--model", help="served model name (default: the profile's)")
+    parser.add_argument("--api-key-file", type=Path, help="file that holds the server's API key")
+    parser.add_argument("--health", metavar="URL", help="health service whose verdict to include")
+    parser.add_argument("--wait", type=_seconds, metavar="S", help="seconds to wait for the server")
+    parser.add_argument(
+        "--speculation",
+        choices=("on", "off"),
+        default="off" if os.environ.get("DSPARK_SPECULATION") == "off" else "on",
+        help="off: the server is meant to serve without a draft (default: DSPARK_SPECULATION)",
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--full", action="store_true", default=None, help="all of it, against a rehearsal too"
+    )
+    size.add_argument(
+        "--quick", action="store_false", dest="full", help="what takes seconds, on any server"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], choices=OPTIONAL, help="leave a part out"
+    )
+    parser.add_argument(
+        "--budget",
+        type=_seconds,
+        default=BUDGET_S,
+        metavar="S",
+        help="seconds for the long prompts, and for each concurrency (default: %(default).0f)",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="URL|FILE",
+        help="a server without speculation (asked with the same model and key), or its JSON report",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write it as JUnit XML")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as one HTML page")
+    return parser
+
+
+def _compare(argv: Sequence[str]) -> int:
+    parser = _Parser(
+        prog="python -m healthcheck smoke compare",
+        description="Show what changed from report A to report B. Exit code 1: something is worse.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("a", metavar="A", type=Path, help="the earlier JSON report")
+    parser.add_argument("b", metavar="B", type=Path, help="the later one")
+    parser.add_argument(
+        "--tolerance",
+        type=_share,
+        default=compare.TOLERANCE,
+        metavar="SHARE",
+        help="change of speed that is not called one (default: %(default)s)",
+    )
+    args = parser.parse_args(argv)
+    a, b = results.read(args.a), results.read(args.b)
+    differences = compare.compare(a, b, args.tolerance)
+    print(compare.table(a, b, differences))
+    return compare.exit_code(differences)
+
+
+def finish(
+    report: Report,
+    files: Files,
+) -> int:
+    """Print the table, write the files where asked; returns the exit code."""
+    print(table(report, colour=has_colour(sys.stdout)), flush=True)
+    made = {"json": Report.as_json, "junit": junit, "html": page}
+    for option, path in files.named():
+        try:
+            write_whole(path, made[option](report))
+        except OSError as e:
+            print(f"smoke: --{option} {path}: {e.strerror}; give a writable file", file=sys.stderr)
+            return 2
+        print(f"report: {path}")
+    return report.exit_code
+
+
+def _key(path: Path | None) -> Secret | None:
+    if path is None:
+        return None
+    try:
+        return Secret(path.read_text("utf-8").strip())
+    except OSError as e:
+        raise Misuse(f"--api-key-file {path}: {e.strerror}; give a file with the key") from None
+    except UnicodeDecodeError:
+        raise Misuse(f"--api-key-file {path}: not text; give a file with the key") from None
+
+
+def _client(option: str, url: str | None, connect_s: float, key: Secret | None) -> Client | None:
+    if url is None:
+        return None
+    return Client(settings.url(option, url), connect_timeout_s=connect_s, key=key)
+
+
+def _baseline(given: str | None, connect_s: float, key: Secret | None) -> Client | Report | None:
+    if given is None or "://" in given:
+        return _client("--baseline", given, connect_s, key)
+    return results.read(Path(given))
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 0.0, 1e6, "seconds, 0 or more")
+
+
+def _share(text: str) -> float:
+    return _number(text, 0.0, 1.0, "a share from 0 to 1")
+
+
+def _number(text: str, least: float, most: float, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"got {text!r}; give {what}")
+    return value

@@ -1,0 +1,230 @@
+"""Streamed answers: server-sent events, each with the moment it came.
+
+Read with http.client, which hands on every chunk as it arrives; the deadline cuts the socket.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from typing import Any
+from urllib.parse import urlsplit
+
+from certifi import where
+
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.client import LIMIT_BYTES, Cancel, Client
+
+DONE = "[DONE]"
+EVENT_STREAM = "text/event-stream"
+# Usage in the last event is OpenAI's option; in every event it is vLLM's, and counts the tokens.
+OPTIONS: Mapping[str, object] = {
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+}
+_CONNECT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One event that brought text or tokens: seconds since the request was sent, the text, and how
+    many tokens there are by now (None: the server does not count in the stream)."""
+
+    at_s: float
+    text: str
+    tokens: int | None
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A stream that ended. `usage` is that of the event without choices, `done` whether [DONE]
+    came."""
+
+    pieces: tuple[Piece, ...]
+    usage: Mapping[str, Any] | None
+    done: bool
+    finish_reason: str | None
+    elapsed_s: float
+
+    @property
+    def text(self) -> str:
+        """All pieces together."""
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def first_s(self) -> float | None:
+        """Seconds to the first piece, None without one."""
+        return self.pieces[0].at_s if self.pieces else None
+
+    @property
+    def gaps_s(self) -> tuple[float, ...]:
+        """Seconds between each two pieces."""
+        moments = [piece.at_s for piece in self.pieces]
+        return tuple(b - a for a, b in itertools.pairwise(moments))
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens written, as the server counts them; None if it does not."""
+        counted = self.usage.get("completion_tokens") if self.usage else None
+        if counted is None and self.pieces:
+            counted = self.pieces[-1].tokens
+        return counted if isinstance(counted, int) else None
+
+
+class Events:
+    """Takes a body's bytes in any cut and gives the data of each server-sent event."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[str] = []
+
+    def feed(self, more: bytes) -> Iterator[str]:
+        """The data of the events that are whole now."""
+        *lines, self._rest = (self._rest + more).split(b"\n")
+        for raw in lines:
+            line = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
+            if line.startswith("data:"):
+                self._data.append(line.removeprefix("data:").removeprefix(" "))
+            elif not line and self._data:
+                yield "\n".join(self._data)
+                self._data = []
+
+
+def ask(
+    client: Client, path: str, payload: Mapping[str, object], deadline_s: float
+) -> Streamed | Answer | Failure:
+    """POST and read the stream; an Answer if it is none (an error), a Failure if it broke off."""
+    body = json.dumps({**payload, **OPTIONS}).encode()
+    cancel = Cancel()
+    timer = threading.Timer(deadline_s, cancel.abort, (FailureKind.TIMEOUT,))
+    timer.daemon = True
+    timer.start()
+    began = time.monotonic()
+    try:
+        return _read(client, path, body, deadline_s, cancel)
+    except (HTTPException, OSError, ValueError, RecursionError) as e:
+        kind = cancel.reason or _kind(e)
+        detail = f"POST {path}: {type(e).__name__}: {' '.join(str(e).split())}"[:200]
+        return Failure(kind, detail, time.monotonic() - began)
+    finally:
+        timer.cancel()
+        cancel.release()
+
+
+def _read(
+    client: Client, path: str, body: bytes, deadline_s: float, cancel: Cancel
+) -> Streamed | Answer | Failure:
+    connection = _connection(client.base_url, min(deadline_s, _CONNECT_S))
+    try:
+        connection.connect()
+        cancel.watch(connection.sock)
+        connection.sock.settimeout(deadline_s)
+        began = time.monotonic()
+        prefix = urlsplit(client.base_url).path
+        connection.request("POST", prefix + path, body, client.headers_for(path, body))
+        response = connection.getresponse()
+        content_type = response.headers.get("Content-Type", "")
+        if response.status != 200 or not content_type.startswith(EVENT_STREAM):
+            whole = response.read(LIMIT_BYTES)
+            return Answer(response.status, whole, content_type, time.monotonic() - began)
+        seen = _events(response, began)
+        # A socket that is shut down ends a chunked body as a server's end does.
+        if cancel.reason is not None:
+            raise TimeoutError("no whole answer in time")
+        return seen
+    finally:
+        connection.close()
+
+
+def _events(response: HTTPResponse, began: float) -> Streamed | Failure:
+    events = Events()
+    gathered = _Gathered()
+    size = 0
+    while not gathered.done and (more := response.read1(65536)):
+        at_s = time.monotonic() - began
+        size += len(more)
+        if size > LIMIT_BYTES:
+            return Failure(FailureKind.TOO_LARGE, f"more than {LIMIT_BYTES} bytes", at_s)
+        for data in events.feed(more):
+            gathered.take(data, at_s)
+    return Streamed(
+        tuple(gathered.pieces),
+        gathered.usage,
+        gathered.done,
+        gathered.finish_reason,
+        time.monotonic() - began,
+    )
+
+
+class _Gathered:
+    """What the events of one stream told so far."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.usage: Mapping[str, Any] | None = None
+        self.done = False
+        self.finish_reason: str | None = None
+
+    def take(self, data: str, at_s: float) -> None:
+        """One event. Raises ValueError if it is not a chunk of a completion or chat answer."""
+        if data == DONE:
+            self.done = True
+            return
+        chunk = json.loads(data)
+        if not isinstance(chunk, dict) or "error" in chunk:
+            raise ValueError(f"an event that is no chunk: {data[:80]}")
+        usage = chunk.get("usage")
+        choices = chunk.get("choices")
+        if not choices:
+            self.usage = usage if isinstance(usage, dict) else self.usage
+            return
+        choice = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
+        self.finish_reason = _word(choice.get("finish_reason")) or self.finish_reason
+        text = _text(choice)
+        counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        tokens = counted if isinstance(counted, int) else None
+        before = self.pieces[-1].tokens if self.pieces else 0
+        if text or (tokens or 0) > (before or 0):
+            self.pieces.append(Piece(at_s, text, tokens))
+
+
+def _text(choice: Mapping[str, Any]) -> str:
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return _word(choice.get("text"))
+    # Older servers send a thought under both of its names.
+    thought = _word(delta.get("reasoning")) or _word(delta.get("reasoning_content"))
+    return thought + _word(delta.get("content"))
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _connection(base_url: str, timeout_s: float) -> HTTPConnection:
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cafile=where())  # the other questions' authorities
+        return HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
+    return HTTPConnection(host, parts.port, timeout=timeout_s)
+
+
+def _kind(error: Exception) -> FailureKind:
+    if isinstance(error, ConnectionRefusedError):
+        return FailureKind.REFUSED
+    if isinstance(error, ConnectionError):
+        return FailureKind.RESET
+    if isinstance(error, TimeoutError):
+        return FailureKind.TIMEOUT
+    if isinstance(error, IncompleteRead):
+        return FailureKind.TRUNCATED
+    if isinstance(error, OSError):
+        return FailureKind.UNREACHABLE
+    return FailureKind.MALFORMED

@@ -1,0 +1,18 @@
+"""Texts of a server, made fit for a terminal, for XML and for HTML."""
+
+from __future__ import annotations
+
+import re
+
+# What XML 1.0 may not hold even as a reference, and what a terminal would obey.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def clean(text: str) -> str:
+    """The text with a replacement character for every control character and lone surrogate."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def short(text: str, width: int = 40) -> str:
+    """The beginning of a text, on one line, in quotes."""
+    return repr(" ".join(text.split())[:width])
