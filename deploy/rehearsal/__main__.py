@@ -1,4 +1,4 @@
-"""``python -m deploy.rehearsal``: models, vLLM tree, server, health service, smoke test."""
+"""``python -m deploy.rehearsal``: models, vLLM tree, server, health service, smoke test, drills."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from deploy import recipe
 from deploy.environment import cache_dir
 from deploy.recipe import RecipeError
+from deploy.rehearsal import drills
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.models import publish_models
 from deploy.rehearsal.server import serve
@@ -31,6 +32,9 @@ def _run(options: argparse.Namespace) -> int:
         print(publish_models(options.out))
     elif options.command == "tree":
         print(publish_tree(cache_dir(os.environ), patched=not options.unpatched))
+    elif options.command == "drills":
+        for ran in drills.run(cache_dir(os.environ), options.out, os.environ, options.names):
+            print(f"{ran.signature}: exit code {ran.exit_code}, {ran.log}")
     else:
         return _supervise(options)
     return 0
@@ -39,10 +43,12 @@ def _run(options: argparse.Namespace) -> int:
 def _supervise(options: argparse.Namespace) -> int:
     # The health service's packages are needed here only: the other commands run on bare Python.
     from deploy.rehearsal import supervisor
+    from healthcheck.smoke import Files
 
     if options.command == "run":
         return supervisor.run(options.port, options.health_port, _say)
-    return supervisor.smoke(options.json, _say)
+    files = Files(options.json, options.junit, options.html)
+    return supervisor.smoke(files, _say, options.full)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--out", type=Path, required=True, help="folder to publish them in")
     tree = commands.add_parser("tree", help="build the vLLM tree and print the folder")
     tree.add_argument("--unpatched", action="store_true", help="leave the patch series out")
+    fail = commands.add_parser("drills", help="starts that fail on purpose; keep their real logs")
+    fail.add_argument("--out", type=Path, required=True, help="folder for models and logs")
+    fail.add_argument("names", nargs="*", metavar="SIGNATURE", help="default: every drill")
     server = commands.add_parser("serve", help="serve the rehearsal profile in the foreground")
     server.add_argument("--host", help="address to listen on (default: the recipe's)")
     server.add_argument("--port", type=_port, help="port to listen on (default: the recipe's)")
@@ -62,7 +71,11 @@ def _parser() -> argparse.ArgumentParser:
         "--health-port", type=_port, default=ports.health, help="port of the health service"
     )
     smoke = commands.add_parser("smoke", help="start both, run the smoke test on them, stop both")
-    smoke.add_argument("--json", type=Path, help="file to write the report to")
+    for kind in ("json", "junit", "html"):
+        smoke.add_argument(f"--{kind}", type=Path, help=f"file to write the report to, as {kind}")
+    size = smoke.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", default=None, help="also what takes minutes")
+    size.add_argument("--quick", action="store_false", dest="full", help="what takes seconds")
     return parser
 
 

@@ -174,6 +174,26 @@ def test_each_signature_is_seen_through_each_prefix(name: str, wrap: str) -> Non
                 assert found.verdict is Verdict.CAUSE_NOT_IN_LOG
 
 
+@pytest.mark.parametrize("name", CAUSES)
+def test_each_cause_is_found_whatever_ranks_write_in_whatever_order(name: str) -> None:
+    """Eight ranks that fail alike, their wrappers and ordinary lines, shuffled: one cause, and
+    every rank that told of it is named."""
+    prefixes = [f"(Worker_TP{rank}_EP{rank} pid={700 + rank}) " for rank in range(8)]
+    lines = [prefix + LOGGED + SAMPLES[name] for prefix in prefixes]
+    lines += [prefix + LOGGED + SAMPLES["worker.start_failed"] for prefix in prefixes]
+    lines += [
+        prefix + "INFO 11-29 13:00:10 [m.py:1] Starting to load model x" for prefix in prefixes
+    ]
+    lines += [f"(EngineCore_DP0 pid=9) {LOGGED}{SAMPLES['engine.core_start_failed']}", WRAPPER]
+    for seed in range(4):
+        random.Random(f"{name}/{seed}").shuffle(lines)
+        for found in (_by_line([START, *lines]), _by_block([START, *lines])):
+            cause = _cause(found)
+            assert (cause.id, cause.count) == (name, 8)
+            assert sorted(cause.processes) == [prefix[1:-2] for prefix in prefixes]
+            assert {one.id for one in found.findings} == {name}
+
+
 @pytest.mark.parametrize(("name", "values"), VALUES_IN_REMEDY.items())
 def test_values_of_the_line_go_into_the_remedy(name: str, values: tuple[str, ...]) -> None:
     """K, sizes, paths, arch and the like are told back in what to do."""
