@@ -3,7 +3,8 @@ PYTHON ?= python3
 PROFILE ?= mi355x
 
 .DEFAULT_GOAL := help
-.PHONY: help test smoke-test rehearsal plan preflight up down logs status weights test-containers prove bench lint clean
+.PHONY: help test smoke-test rehearsal plan preflight build up down logs status weights evidence \
+	test-containers prove bench lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
 environment = $(PYTHON) -m deploy environment
@@ -26,6 +27,9 @@ plan: ## print what PROFILE would run
 preflight: ## look at this machine before PROFILE is started on it
 	@$(PYTHON) -m deploy preflight --profile $(PROFILE)
 
+build: ## build the images of PROFILE, and nothing else
+	@$(PYTHON) -m deploy.host --profile $(PROFILE) build
+
 up: ## build and start the containers of PROFILE; returns when sampled text was generated
 	@$(PYTHON) -m deploy.host --profile $(PROFILE) up
 
@@ -40,6 +44,9 @@ status: ## say what runs of PROFILE and whether it is ready
 
 weights: ## download the weights of PROFILE into the volume of the containers
 	@$(PYTHON) -m deploy.host --profile $(PROFILE) weights
+
+evidence: ## look at this host and its server, and write one file that fills a hardware row
+	@$(PYTHON) -m deploy.evidence --profile $(PROFILE)
 
 test-containers: ## build the images and drill them on a Docker engine
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m docker $(TESTS)

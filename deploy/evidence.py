@@ -1,0 +1,520 @@
+"""`python -m deploy.evidence`: one file that says what was seen of a profile on this machine.
+
+Preflight, the smoke test with its needle, and a few word problems, asked greedily and sampled. The
+file holds no host name, address, path or key, so that it can be sent to this project, where it
+fills the profile's row of the README. Exit codes: 0 all held, 1 something did not, 2 it could not
+be told, or misuse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import http.client
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import SplitResult, urlsplit
+
+from deploy import environment, recipe
+from deploy.environment import SetupError
+from deploy.preflight import checks, facts
+from deploy.preflight import cli as preflight
+from deploy.preflight.findings import Unknown
+from deploy.preflight.host import Host, LocalHost
+from deploy.recipe import Profile, Recipe, RecipeError
+from deploy.word_problems import NEEDED, PROBLEMS, Problem, is_right, number_of
+
+SCHEMA = 1
+OUT = environment.ROOT / "build" / "evidence.json"
+GOOD, BAD, UNKNOWN, NOT_APPLICABLE = "good", "bad", "unknown", "not applicable"
+OUTCOMES = (GOOD, BAD, UNKNOWN)  # by exit code
+HEADER = "| profile | cards | arch | evidence |\n|---|---|---|---|"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+RANDOM = "the profile is a rehearsal: its weights are random"
+
+# What preflight finds of a machine whose server runs already says nothing against it.
+WHILE_SERVING = ("gpu.vram", "net.serve_port", "net.health_port")
+
+# How the problems are asked: name, temperature, top_p. The model card asks for the second.
+WAYS = (("greedy", 0.0, 1.0), ("sampled", 1.0, 0.95))
+ANSWER_TOKENS = 512
+ANSWER_BYTES = 1 << 20
+WAIT_S = 30.0  # for the server to listen: it is meant to run already
+FAILURES = 3  # after which no more problems are asked
+
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s'\"<>)]{1,2000}")
+_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?(?![\w.])")
+_ADDRESS_6 = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}(?![\w:])")
+_KEY = re.compile(r"\b(?:hf_|sk-|Bearer )[\w.-]{6,}")
+_QUOTED_PATH = re.compile(r"(['\"])([/~][^'\"\n]{1,1000})\1")
+_PATH = re.compile(r"(?<![\w.<~/])~?(?:/[\w.+@~:-]{1,200}){1,40}/?")
+# Places that are the same on every machine, and the server's own routes.
+_PLACES = re.compile(r"/(?:dev|proc|sys|v1|health|metrics|version|tokenize|ping)(?:/|$)")
+
+
+class EvidenceError(RuntimeError):
+    """Evidence cannot be gathered; the message is one line: what, seen, fix."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise EvidenceError(f"{message}; see python -m deploy.evidence --help")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A running server and the profile that it is held against. `key` is never written."""
+
+    profile: Profile
+    url: SplitResult
+    model: str
+    key_file: Path | None = None
+    key: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server listens on this machine, so that preflight speaks of its host."""
+        return self.url.hostname in LOCAL
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one problem: right, wrong with the number it said, or a failure."""
+
+    name: str
+    right: bool
+    said: float | None = None
+    failure: str = ""
+
+
+# Runs the smoke test of a target and returns its JSON report.
+Smoke = Callable[[Target], Mapping[str, Any]]
+
+
+def gather(target: Target, host: Host, loaded: Recipe, smoke: Smoke) -> dict[str, Any]:
+    """The evidence as a table for JSON. Raises EvidenceError."""
+    looked = preflight.inspect(host, loaded, target.profile)
+    report = smoke(target)
+    parts = {
+        "smoke": smoke_part(report),
+        "needle": needle_part(target.profile, report),
+        "arithmetic": arithmetic_part(target),
+    }
+    profile = target.profile
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kind": "dspark-rocm evidence",
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "verdict": verdict([part["outcome"] for part in parts.values()]),
+        "profile": {
+            "name": profile.name,
+            "model": None if profile.is_rehearsal else profile.model.id,
+            "revision": None if profile.is_rehearsal else profile.revision,
+            "vllm": profile.vllm_version,
+            "image_digest": profile.vllm.digest,
+            "speculative": None if profile.is_rehearsal else profile.speculative,
+        },
+        "machine": machine_part(host) if target.is_local else None,
+        "preflight": preflight_part(looked) if target.is_local else None,
+        **parts,
+    }
+    found["row"] = row(found, profile)
+    clean = Redaction.of(target, host).clean(found)
+    if not isinstance(clean, dict):
+        raise TypeError("a table stays a table")
+    return clean
+
+
+def verdict(outcomes: Sequence[str]) -> str:
+    """The worst of the outcomes that apply."""
+    for outcome in (BAD, UNKNOWN):
+        if outcome in outcomes:
+            return outcome
+    return GOOD if GOOD in outcomes else UNKNOWN
+
+
+# --- the parts
+
+
+def machine_part(host: Host) -> dict[str, Any]:
+    """Cards, driver and ROCm; None for what could not be read."""
+    machine = facts.gather(host)
+    gpus = () if isinstance(machine.gpus, Unknown) else machine.gpus.found
+    cards = [
+        {
+            "card": gpu.card,
+            "arch": _known(gpu.arch),
+            "compute_units": _known(gpu.compute_units),
+            "memory_bytes": _known(gpu.memory),
+            "partition": _known(gpu.partition),
+        }
+        for gpu in gpus
+    ]
+    return {
+        "gpus": cards,
+        "driver": _known(machine.driver),
+        "rocm": _known(machine.rocm),
+        "kernel": platform.release() if isinstance(host, LocalHost) else None,
+    }
+
+
+def _known(fact: object) -> object:
+    return None if isinstance(fact, Unknown) else fact
+
+
+def preflight_part(report: preflight.Report) -> list[dict[str, Any]]:
+    """Every finding: check, level, what was seen. What the running server causes is marked."""
+    return [
+        {
+            "check": finding.check,
+            "level": NOT_APPLICABLE if finding.check in WHILE_SERVING else finding.level,
+            "seen": finding.seen,
+        }
+        for finding in report.findings
+    ]
+
+
+def smoke_part(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The smoke test's verdict, rows and figures. Raises EvidenceError for what is no report."""
+    outcome, rows = report.get("verdict"), report.get("checks")
+    if outcome not in OUTCOMES or not isinstance(rows, list):
+        raise EvidenceError(
+            f"smoke: its report has verdict {outcome!r}; run python -m healthcheck smoke alone"
+        )
+    kept = ("schema", "vllm_version", "max_model_len", "speculates", "acceptance", "reference")
+    figures = ("levels", "long_prompts", "timings_s", "left_out")
+    return {
+        "outcome": outcome,
+        **{name: report.get(name) for name in (*kept, *figures)},
+        "checks": [
+            {name: row.get(name) for name in ("name", "outcome", "code", "evidence", "elapsed_s")}
+            for row in rows
+            if isinstance(row, dict)
+        ],
+    }
+
+
+def needle_part(profile: Profile, report: Mapping[str, Any]) -> dict[str, Any]:
+    """What the smoke test's long prompts gave back of what stood in them."""
+    if profile.is_rehearsal:
+        return {"outcome": NOT_APPLICABLE, "why": RANDOM}
+    prompts = [p for p in report.get("long_prompts") or () if isinstance(p, dict)]
+    judged = [p for p in prompts if p.get("found") is not None]
+    found = [p for p in judged if p["found"]]
+    if not judged:
+        return {"outcome": UNKNOWN, "why": "the smoke test judged no long prompt; see its rows"}
+    return {
+        "outcome": GOOD if len(found) == len(judged) else BAD,
+        "asked": len(judged),
+        "found": len(found),
+        "longest_found_tokens": max((p.get("prompt_tokens", 0) for p in found), default=0),
+    }
+
+
+def arithmetic_part(target: Target) -> dict[str, Any]:
+    """The word problems, greedily and sampled."""
+    if target.profile.is_rehearsal:
+        return {"outcome": NOT_APPLICABLE, "why": RANDOM}
+    part: dict[str, Any] = {"needed": NEEDED}
+    outcomes = []
+    for name, temperature, top_p in WAYS:
+        _say(f"{len(PROBLEMS)} word problems, {name}")
+        answers = ask_all(target, temperature, top_p)
+        outcomes.append(judge(answers))
+        part[name] = {
+            "outcome": outcomes[-1],
+            "right": sum(answer.right for answer in answers),
+            "asked": len(answers),
+            "temperature": temperature,
+            "top_p": top_p,
+            "answers": [dataclasses.asdict(answer) for answer in answers],
+        }
+    return {"outcome": verdict(outcomes), **part}
+
+
+def judge(answers: Sequence[Answer]) -> str:
+    """Good if enough are right; unknown if enough could have been, had the server answered."""
+    right = sum(answer.right for answer in answers)
+    open_ = sum(bool(answer.failure) for answer in answers) + len(PROBLEMS) - len(answers)
+    if right >= NEEDED:
+        return GOOD
+    return UNKNOWN if right + open_ >= NEEDED else BAD
+
+
+def ask_all(target: Target, temperature: float, top_p: float) -> list[Answer]:
+    """Every problem in turn, until the server has failed too often."""
+    answers: list[Answer] = []
+    for seed, problem in enumerate(PROBLEMS, start=1):
+        answers.append(ask(target, problem, temperature, top_p, seed))
+        if sum(bool(answer.failure) for answer in answers) >= FAILURES:
+            break
+    return answers
+
+
+def ask(target: Target, problem: Problem, temperature: float, top_p: float, seed: int) -> Answer:
+    """One problem as a chat of one turn."""
+    payload = {
+        "model": target.model,
+        "messages": [{"role": "user", "content": problem.prompt}],
+        "max_tokens": ANSWER_TOKENS,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": seed,
+    }
+    try:
+        status, body = _post(target, "/v1/chat/completions", payload)
+    except (OSError, http.client.HTTPException) as e:
+        return Answer(problem.name, False, failure=type(e).__name__)
+    if status != 200:
+        return Answer(problem.name, False, failure=f"HTTP {status}")
+    try:
+        message = json.loads(body)["choices"][0]["message"]
+        text = message.get("content") or message.get("reasoning") or ""
+        right, said = is_right(problem, text), number_of(text)
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return Answer(problem.name, False, failure="not an answer of /v1/chat/completions")
+    return Answer(problem.name, right, said)
+
+
+def _post(target: Target, path: str, payload: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Status and body, within the profile's time and ANSWER_BYTES. Raises OSError."""
+    limit_s = target.profile.health.generation_timeout_s
+    until = time.monotonic() + limit_s
+    secure = target.url.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(target.url.hostname or "", target.url.port, timeout=limit_s)
+    headers = {"Content-Type": "application/json"}
+    if target.key:
+        headers["Authorization"] = f"Bearer {target.key}"
+    try:
+        prefix = target.url.path.rstrip("/")
+        connection.request("POST", prefix + path, json.dumps(payload).encode(), headers)
+        response = connection.getresponse()
+        body = b""
+        while part := response.read1(65536):
+            body += part
+            if len(body) > ANSWER_BYTES:
+                raise OSError(f"the answer is longer than {ANSWER_BYTES} bytes")
+            if time.monotonic() > until:
+                raise TimeoutError(f"no whole answer within {limit_s:.0f} s")
+        return response.status, body
+    finally:
+        connection.close()
+
+
+def run_smoke(target: Target) -> Mapping[str, Any]:
+    """The smoke test in its locked environment; its table goes to the terminal."""
+    return smoke_with(str(environment.ensure("health")), target)
+
+
+def smoke_with(python: str, target: Target) -> Mapping[str, Any]:
+    """The smoke test run by an interpreter that has what it needs. Raises EvidenceError."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "smoke.json"
+        command = [python, "-m", "healthcheck", "smoke", target.url.geturl()]
+        command += ["--profile", target.profile.name, "--model", target.model, "--json", str(file)]
+        command += ["--wait", f"{WAIT_S:.0f}"]
+        if target.key_file:
+            command += ["--api-key-file", str(target.key_file)]
+        code = subprocess.run(command, cwd=environment.ROOT, stdout=sys.stderr, check=False)
+        try:
+            report = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError):
+            raise EvidenceError(
+                f"smoke: ended with code {code.returncode} and wrote no report; see its lines above"
+            ) from None
+    if not isinstance(report, dict):
+        raise EvidenceError("smoke: its report is no table; run python -m healthcheck smoke alone")
+    return report
+
+
+# --- the row of the README
+
+
+def row(found: Mapping[str, Any], profile: Profile) -> str:
+    """The line of the README's hardware table that this evidence fills."""
+    card = profile.gpu
+    cards = f"{card.count} x {card.name.removeprefix('AMD Instinct ')}" if card else "none"
+    arch = card.arch if card else "CPU"
+    seen = "; ".join([f"{found['verdict']} on {str(found['made_at'])[:10]}", *_figures(found)])
+    return f"| `{profile.name}` | {cards} | {arch} | {seen} |"
+
+
+def _figures(found: Mapping[str, Any]) -> list[str]:
+    smoke, needle, sums = found["smoke"], found["needle"], found["arithmetic"]
+    machine = found["machine"] or {}
+    told = [f"vLLM {smoke['vllm_version'] or 'unknown'}"]
+    told += [f"ROCm {machine['rocm']}"] if machine.get("rocm") else []
+    told += [f"driver {machine['driver']}"] if machine.get("driver") else []
+    told.append(f"smoke test {smoke['outcome']}")
+    if isinstance(smoke["acceptance"], dict) and smoke["acceptance"].get("rate") is not None:
+        told.append(f"acceptance {smoke['acceptance']['rate']:.1%}")
+    if "asked" in needle:
+        longest = f", up to {needle['longest_found_tokens']} tokens" if needle["found"] else ""
+        told.append(f"needle {needle['found']} of {needle['asked']}{longest}")
+    else:
+        told.append(f"needle {needle['outcome']}")
+    asked = [
+        f"{sums[name]['right']} of {len(PROBLEMS)} {name}" for name, _, _ in WAYS if name in sums
+    ]
+    told.append(f"arithmetic {', '.join(asked) or sums['outcome']}")
+    return told
+
+
+# --- what is not sent
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """Takes out of every text what names a machine, a person or a secret.
+
+    `words` are texts that are known to, and what stands for them: host names and the key.
+    """
+
+    words: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, target: Target, host: Host) -> Redaction:
+        """What is known of this machine and this server."""
+        names = {host.hostname(), platform.node(), target.url.hostname or ""}
+        names |= {name.partition(".")[0] for name in names if not name[:1].isdigit()}
+        names -= {target.profile.name, *LOCAL}  # a host may be called as its cards are
+        hidden = [(target.key, "<key>")] if target.key else []
+        hidden += [
+            (name, "<host>") for name in sorted(names, key=len, reverse=True) if len(name) > 2
+        ]
+        return cls(tuple(hidden))
+
+    def clean(self, value: object) -> object:
+        """The same value, with every text in it cleaned; the keys of tables are this project's."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {str(key): self.clean(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.clean(inner) for inner in value]
+        return value
+
+    def text(self, text: str) -> str:
+        """One text without keys, URLs, paths, addresses and names of hosts."""
+        for word, shown in self.words:
+            if shown == "<key>":
+                text = text.replace(word, shown)
+        text = _KEY.sub("<key>", text)
+        text = _URL.sub("<url>", text)
+        text = _QUOTED_PATH.sub(lambda m: f"{m[1]}{_place(m[2])}{m[1]}", text)
+        text = _PATH.sub(lambda m: _place(m[0]), text)
+        text = _ADDRESS.sub("<address>", text)
+        text = _ADDRESS_6.sub("<address>", text)
+        for word, shown in self.words:
+            text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", shown, text)
+        return text
+
+
+def _place(path: str) -> str:
+    return path if _PLACES.match(path) else "<path>"
+
+
+# --- the command
+
+
+def main(argv: Sequence[str] | None = None, smoke: Smoke = run_smoke) -> int:
+    """Gather, write, and print the row."""
+    try:
+        args = _parser().parse_args(argv)
+        host = LocalHost()
+        loaded = recipe.load()
+        target = _target(args, host, loaded)
+        blocked = _why_not(args.out)
+        if blocked:
+            raise EvidenceError(f"--out {args.out}: {blocked}; give a file that can be written")
+        found = gather(target, host, loaded, smoke)
+        _write(args.out, json.dumps(found, indent=2) + "\n")
+    except SystemExit as e:  # --help
+        return int(e.code or 0)
+    except (EvidenceError, RecipeError, SetupError, OSError) as e:
+        print(f"evidence: {' '.join(str(e).split())}", file=sys.stderr)
+        return OUTCOMES.index(UNKNOWN)
+    except KeyboardInterrupt:
+        print("evidence: interrupted; nothing is written", file=sys.stderr)
+        return 130
+    _say(f"{target.profile.name} is {found['verdict']}; written to {args.out}: read it, send it")
+    print(f"{HEADER}\n{found['row']}")
+    return OUTCOMES.index(found["verdict"])
+
+
+def _target(args: argparse.Namespace, host: Host, loaded: Recipe) -> Target:
+    name = args.profile or host.environ.get("DSPARK_PROFILE")
+    profile = loaded.profile(name) if name else checks.pick(facts.gather(host), loaded)[0]
+    if profile is None:
+        raise EvidenceError(
+            "--profile: none was given and no card here fits one; it is one of "
+            f"{', '.join(loaded.profiles)}"
+        )
+    url = args.url or f"http://127.0.0.1:{profile.ports.serve}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable or parts.username or parts.password:
+        raise EvidenceError(f"--url: got {url!r}; give http://HOST:PORT of a running server")
+    key = ""
+    if args.api_key_file:
+        key = args.api_key_file.read_text("utf-8", errors="replace")[:4096].strip()
+        if not key or not key.isprintable() or not key.isascii():
+            raise EvidenceError(
+                f"--api-key-file {args.api_key_file}: no key in it; give a file with one line"
+            )
+    model = args.model or profile.served_model_name
+    return Target(profile, parts, model, args.api_key_file and args.api_key_file.absolute(), key)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m deploy.evidence", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--profile", help="what is served; default DSPARK_PROFILE, else by card")
+    parser.add_argument("--url", help="the running server; default: the profile's port here")
+    parser.add_argument("--model", help="served model name; default: the profile's")
+    parser.add_argument("--api-key-file", type=Path, help="file that holds the server's API key")
+    parser.add_argument("--out", type=Path, default=OUT, help="default: build/evidence.json")
+    return parser
+
+
+def _why_not(path: Path) -> str:
+    """Why a file cannot be put there, empty if nothing speaks against it."""
+    if path.is_dir():
+        return "is a folder"
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    return "" if folder.is_dir() and os.access(folder, os.W_OK) else f"{folder}: cannot be written"
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file in place as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _say(text: str) -> None:
+    print(f"evidence: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
