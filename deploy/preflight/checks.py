@@ -10,7 +10,18 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from deploy import rules
-from deploy.preflight.facts import Cache, Device, Gpu, Gpus, Lock, Machine, Port, Process
+from deploy.preflight.facts import (
+    IDLE_VRAM,
+    SETTLE_S,
+    Cache,
+    Device,
+    Gpu,
+    Gpus,
+    Lock,
+    Machine,
+    Port,
+    Process,
+)
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
 from deploy.preflight.weights import Shard, Weights
@@ -22,8 +33,8 @@ GIB = 1 << 30
 # 288 GiB cards show 287.7 to 288.0; the nearest other size is a quarter away.
 MEMORY_TOLERANCE = 0.05
 
-# A card that nobody uses shows about 0.3 GB in use (public MI355X sysfs captures).
-IDLE_VRAM = 2 * 10**9
+# Of memory in use: less is noise of the driver's own.
+VRAM_MOVES = 256 * 10**6
 
 SHM_WANTED = 16 * 10**9
 SHM_LEAST = 1 << 30
@@ -345,7 +356,7 @@ def vram(machine: Machine, start: Start) -> Finding:
     if not known:
         return all_known(check, gpus, [g.vram_used for g in gpus.found], "")
     used, total = max(known, key=lambda pair: pair[0] / pair[1])
-    seen = f"at most {used / 1e9:.1f} of {total / 1e9:.0f} GB in use"
+    seen = f"at most {used / 1e9:.1f} of {total / 1e9:.0f} GB in use{moving(gpus)}"
     why = "vLLM refuses to start on a card with less free memory than it is to use (PR 47536)"
     remedy = "end what holds it (amd-smi process), wait until it is given back, start again"
     wanted = vram_wanted(start, total)
@@ -359,6 +370,20 @@ def vram(machine: Machine, start: Start) -> Finding:
         return Finding(check, "warn", seen, f"an idle card shows about 0.3 GB; {why}", remedy)
     untold = [] if len(known) >= len(pairs) else [value for pair in pairs for value in pair]
     return all_known(check, gpus, untold, seen)
+
+
+def moving(gpus: Gpus) -> str:
+    """Whether memory in use still changes, in words; empty when it has settled."""
+    changes = [
+        gpu.vram_used - gpu.vram_before
+        for gpu in gpus.found
+        if isinstance(gpu.vram_used, int) and gpu.vram_before is not None
+    ]
+    change = max(changes, key=abs, default=0)
+    if abs(change) < VRAM_MOVES:
+        return ""
+    way = "falling: it is being given back" if change < 0 else "rising: something loads"
+    return f", {way} ({change / 1e9:+.1f} GB in {SETTLE_S} s)"
 
 
 def vram_wanted(start: Start, total: int) -> float:

@@ -6,6 +6,7 @@ lock files. What cannot be read or makes no sense becomes `Unknown`; nothing her
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,13 @@ CARDS: Mapping[int, str] = {
     0x75B0: "MI350X",
     0x75B3: "MI355X",
 }
+
+# A card that nobody uses shows about 0.3 GB in use (public MI355X sysfs captures). Where more is in
+# use it is read again after a while: an ended process gives its memory back over seconds.
+IDLE_VRAM = 2 * 10**9
+SETTLE_S = 0.5
+# cgroup v1 writes the largest multiple of its page size for "no limit".
+CGROUP_1_NO_LIMIT = 1 << 62
 
 # Variables that narrow the GPUs of a process; the smallest set counts (ROCm's documentation).
 NARROWING = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
@@ -80,6 +88,7 @@ class Gpu:
     memory: int | Unknown
     vram_total: int | Unknown
     vram_used: int | Unknown
+    vram_before: int | None  # SETTLE_S before `vram_used` was read, None: it was read once
     partition: str | Unknown
     dies: int | Unknown
     card: str | None
@@ -151,7 +160,7 @@ class Machine:
 
 def gather(host: Host) -> Machine:
     """Read the machine."""
-    gpus = read_gpus(host)
+    gpus = settled(host, read_gpus(host))
     found = gpus.found if isinstance(gpus, Gpus) else ()
     # AMD's library takes up to a second to start: it is asked for what the files did not tell.
     is_short = any(isinstance(g.vram_used, Unknown) or g.card is None for g in found)
@@ -250,15 +259,36 @@ def read_limits(host: Host) -> dict[str, float | Unknown]:
 
 
 def read_memory_limit(host: Host) -> float | Unknown:
-    """Bytes that this container may use, infinity without a limit (cgroup v2's memory.max)."""
-    path = "/sys/fs/cgroup/memory.max"
+    """Bytes that this container may use, infinity without a limit: cgroup v2's memory.max, or
+    memory.limit_in_bytes where the host is still on v1."""
+    path, older = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
     text = attempt(path, lambda: host.read_text(path))
     if isinstance(text, Unknown):
-        return text
+        limit = read_number(host, older)
+        if isinstance(limit, Unknown):
+            return text
+        return float("inf") if limit >= CGROUP_1_NO_LIMIT else float(limit)
     if text.strip() == "max":
         return float("inf")
     value = number(text)
     return Unknown(f"{path}: holds {shown(text)}") if value is None else float(value)
+
+
+def settled(host: Host, gpus: Gpus | Unknown) -> Gpus | Unknown:
+    """The same GPUs with their memory in use read again, if there is any to speak of."""
+    if isinstance(gpus, Unknown) or not any(
+        isinstance(gpu.vram_used, int) and gpu.vram_used > IDLE_VRAM for gpu in gpus.found
+    ):
+        return gpus
+    host.pause(SETTLE_S)
+    return dataclasses.replace(gpus, found=tuple(_again(host, gpu) for gpu in gpus.found))
+
+
+def _again(host: Host, gpu: Gpu) -> Gpu:
+    if isinstance(gpu.vram_used, Unknown):
+        return gpu
+    path = f"/sys/class/drm/{gpu.render}/device/mem_info_vram_used"
+    return dataclasses.replace(gpu, vram_used=read_number(host, path), vram_before=gpu.vram_used)
 
 
 def read_gpus(host: Host) -> Gpus | Unknown:
@@ -315,6 +345,7 @@ def read_gpu(host: Host, node: str, properties: Mapping[str, int]) -> Gpu:
         memory=read_memory(host, node),
         vram_total=read_number(host, f"{device}/mem_info_vram_total"),
         vram_used=read_number(host, f"{device}/mem_info_vram_used"),
+        vram_before=None,
         partition=read_partition(host, f"{device}/current_compute_partition"),
         dies=have("num_xcc"),
         card=CARDS.get(properties.get("device_id", 0)),

@@ -94,6 +94,9 @@ class Host(Protocol):
     def now(self) -> float:
         """Seconds since 1970."""
 
+    def pause(self, seconds: float) -> None:
+        """Let time pass, for what is read twice."""
+
 
 class LocalHost:
     """The machine, or container, that this process runs in."""
@@ -185,6 +188,10 @@ class LocalHost:
         """The wall clock, which file times are in."""
         return time.time()
 
+    def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
 
 class RecordedHost:
     """A machine written down: files below `tree`, and `host.json` for what files cannot hold.
@@ -192,13 +199,15 @@ class RecordedHost:
     The keys of host.json, all optional: `environ`, `hostname`, `now`; `stat` of a path (`mode`,
     `uid`, `gid`, `size`, `mtime`); `errors` (path to errno name, for open, read and list);
     `read_only` folders; `disks` (mount point to `total` and `free` bytes); `busy_ports`;
-    `packages` (name to folder); `gpu_library` (list of `name`, `vram_total`, `vram_used`).
+    `packages` (name to folder); `gpu_library` (list of `name`, `vram_total`, `vram_used`); `later`
+    (path to the text that a file has after a pause).
     Raises ValueError for what is no such folder.
     """
 
     def __init__(self, tree: Path) -> None:
         self.tree = tree
         notes = tree / "host.json"
+        self._is_later = False
         self.notes: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
         if not tree.is_dir() or not isinstance(self.notes, dict):
             raise ValueError(f"{tree}: is not a recorded machine; give a folder with host.json")
@@ -213,7 +222,10 @@ class RecordedHost:
         return self.read_start(path, TEXT_LIMIT).decode("utf-8", "replace")
 
     def read_start(self, path: str, count: int) -> bytes:
-        """Read the first bytes of a recorded file."""
+        """Read the first bytes of a recorded file, or of what was noted for later."""
+        noted = self.notes.get("later", {}).get(path) if self._is_later else None
+        if noted is not None:
+            return str(noted).encode()[:count]
         with self._at(path).open("rb") as file:
             return file.read(count)
 
@@ -271,6 +283,10 @@ class RecordedHost:
     def now(self) -> float:
         """The time of the recording; without one, now."""
         return float(self.notes.get("now", time.time()))
+
+    def pause(self, seconds: float) -> None:  # noqa: ARG002 - the protocol's
+        """It is later from now on."""
+        self._is_later = True
 
     def _at(self, path: str, opening: bool = True) -> Path:
         noted = self.notes.get("errors", {}).get(path)

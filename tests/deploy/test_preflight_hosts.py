@@ -65,6 +65,34 @@ def test_amds_library_names_a_card_that_the_files_do_not(tmp_path: Path) -> None
     assert finding(report, "gpu.vram").level == "fail"
 
 
+def cgroup_1(tree: Tree, limit: int) -> None:
+    """A host whose memory controller is still the old one."""
+    (tree.root / "sys/fs/cgroup/memory.max").unlink()
+    tree.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", f"{limit}\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "level", "words"),
+    [
+        (180, 90, "fail", "falling: it is being given back (-90.0 GB in 0.5 s)"),
+        (180, 1, "ok", "falling"),
+        (20, 60, "fail", "rising: something loads (+40.0 GB"),
+        (180, 180, "fail", "180.0 of 206 GB in use; the plan takes"),
+    ],
+)
+def test_memory_that_is_being_given_back_is_told(
+    tmp_path: Path, before: int, after: int, level: str, words: str
+) -> None:
+    """Memory in use is read twice: what an ended process still gives back needs only a wait."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x", gpus=1)
+    used = f"{DRM_1}/mem_info_vram_used"
+    tree.write(used, f"{before * 10**9}\n")
+    tree.note("later", **{used: f"{after * 10**9}\n"})
+    found = finding(inspect(tree), "gpu.vram")
+    assert found.level == level, found
+    assert words in found.seen
+
+
 def test_an_mi308x_is_not_an_mi300x(tmp_path: Path) -> None:
     """80 CUs under the plan of 304 fail, although both are gfx942 with 192 GiB."""
     report = inspect(recorded_hosts.gpu_host(tmp_path, "mi308x"), "mi300x")
@@ -260,6 +288,8 @@ SetUp = Callable[[Tree], object]
         (lambda t: t.note("disks", **{"/dev/shm": {"total": 8 << 30, "free": 0}}), "host.shm", "warn"),
         (lambda t: t.write("/sys/fs/cgroup/memory.max", "8589934592\n"), "host.memory_limit", "warn"),
         (lambda t: t.write("/sys/fs/cgroup/memory.max", "lots\n"), "host.memory_limit", "unknown"),
+        (lambda t: cgroup_1(t, 8 << 30), "host.memory_limit", "warn"),
+        (lambda t: cgroup_1(t, (1 << 63) - 4096), "host.memory_limit", "ok"),
         (lambda t: t.write("/proc/cmdline", "ro quiet"), "host.iommu", "warn"),
         (lambda t: t.write("/proc/cmdline", "ro amd_iommu=off"), "host.iommu", "ok"),
         (lambda t: t.write("/opt/rocm/.info/version", "6.4.1-83\n"), "host.rocm", "warn"),
