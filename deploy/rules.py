@@ -124,9 +124,14 @@ def draft_model(intent: Intent) -> Finding | None:
 
 
 def piecewise_on_v1(intent: Intent) -> Finding | None:
-    """V1 runner with piecewise graphs: GSM8K 0.94 -> 0.04 on V4 (vLLM PR 51768)."""
+    """V1 runner with piecewise graphs: GSM8K 0.94 -> 0.04 on V4 (vLLM PR 51768).
+
+    Without a mode vLLM takes FULL_AND_PIECEWISE, unless it is to run eagerly.
+    """
     mode = intent.cudagraph_mode
-    if intent.is_rehearsal or not intent.is_v1_runner or mode is None or "PIECEWISE" not in mode:
+    if mode is None:
+        mode = "NONE" if intent.serve.get("enforce-eager") else "FULL_AND_PIECEWISE"
+    if intent.is_rehearsal or not intent.is_v1_runner or "PIECEWISE" not in mode:
         return None
     return Finding(
         "graphs.piecewise_on_v1",

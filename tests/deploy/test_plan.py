@@ -6,11 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy import plan, recipe
+from deploy import plan, recipe, rules
 from deploy.plan import PlanError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -242,3 +243,14 @@ def test_the_pins_stand_in_the_recipe() -> None:
     revision = loaded.profile("mi355x").revision
     pattern = re.compile(f"{loaded.vllm.digest}|{revision}")
     assert lines_with(pattern, tracked("deploy/recipe.toml", "docker/Dockerfile")) == []
+
+
+def test_the_v1_runner_with_vllms_own_graph_mode_is_refused() -> None:
+    """Without a mode vLLM takes piecewise graphs; eager mode has none and passes."""
+    profile = replace(recipe.load().profile("mi300x"), speculative=None)
+    serve = {k: v for k, v in profile.serve.items() if k != "compilation-config"}
+    environ = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    for eager in (False, True):
+        made = plan.intent(replace(profile, serve=serve), {"enforce-eager": eager}, environ)
+        found = [f.rule for f in rules.check(made) if f.fatal]
+        assert found == ([] if eager else ["graphs.piecewise_on_v1"])
