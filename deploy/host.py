@@ -69,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--profile", default="mi355x", help="profile of the recipe")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, text in (
+        ("build", run_build, "build both images, and nothing else"),
         ("up", run_up, "build, start and wait until sampled text was generated"),
         ("down", run_down, "stop and remove both containers; volumes stay"),
         ("logs", run_logs, "follow both logs"),
@@ -86,21 +87,21 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+def run_build(name: str) -> int:
+    """Both images, and nothing else; needs an engine and no GPU."""
+    profile = recipe.load().profile(name)
+    compose, _ = prepared(profile, Groups(0, NO_GROUP), purpose=".build")
+    compose.run("build")
+    return 0
+
+
 def run_up(name: str) -> int:
     """Build unless SERVER_IMAGE names an image, start, and wait."""
-    loaded = recipe.load()
-    profile = loaded.profile(name)
-    environ = dict(os.environ)
-    if profile.is_rehearsal:
-        environ = {**stand_in(), **environ}
-        groups = Groups(0, NO_GROUP)
-    else:
-        groups = read_groups(KFD, DRI)
-    values = variables(loaded, profile, groups, environ)
-    compose = Compose(profile, write(profile, values))
-    if not environ.get("SERVER_IMAGE"):
+    profile = recipe.load().profile(name)
+    compose, image = prepared(profile, groups_of(profile))
+    if not os.environ.get("SERVER_IMAGE"):
         compose.run("build")
-        compose.keep_previous(values["SERVER_IMAGE"])
+        compose.keep_previous(image)
     compose.run("up", "--detach", "--no-build")
     return compose.wait()
 
@@ -131,9 +132,40 @@ def run_weights(name: str) -> int:
     command = ["hf", "download", profile.model.id]
     if profile.revision:
         command += ["--revision", profile.revision]
-    return found(name).call(
-        *("run", "--rm", "--no-deps", "--env", "HF_HUB_OFFLINE=0", "server", *command)
-    )
+    compose, _ = prepared(profile, groups_of(profile))
+    if not os.environ.get("SERVER_IMAGE"):
+        compose.run("build", "server")
+    # No log of its own: it would take the place of that of a server that runs meanwhile.
+    alone = ("run", "--rm", "--no-deps", "--env", "DSPARK_LOG=", "--env", "HF_HUB_OFFLINE=0")
+    return compose.call(*alone, "server", *command)
+
+
+def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Compose, str]:
+    """Compose with the variables of this host and environment, and the name of the server's image.
+
+    The variables are written to the profile's env file; `purpose` names another one. Raises
+    HostError where compose, a value or the rehearsal's base cannot be had.
+    """
+    require_compose()
+    environ = dict(os.environ)
+    if profile.is_rehearsal:
+        environ = {**stand_in(), **environ}
+    values = variables(recipe.load(), profile, groups, environ)
+    return Compose(profile, write(profile, values, purpose)), values["SERVER_IMAGE"]
+
+
+def require_compose() -> None:
+    """Raises HostError unless `docker compose` is there: a client alone does not bring it."""
+    if _run(["docker", "compose", "version"], capture=True).returncode:
+        raise HostError(
+            "docker compose: is not installed; install the package docker-compose (Debian 13) or "
+            "docker-compose-plugin (Docker's own)"
+        )
+
+
+def groups_of(profile: Profile) -> Groups:
+    """The groups that the server of a profile joins; a rehearsal opens no GPU."""
+    return Groups(0, NO_GROUP) if profile.is_rehearsal else read_groups(KFD, DRI)
 
 
 def read_groups(kfd: Path, dri: Path) -> Groups:
@@ -227,10 +259,10 @@ def env_text(values: Mapping[str, str]) -> str:
     return "".join(f"{name}='{value}'\n" for name, value in values.items())
 
 
-def write(profile: Profile, values: Mapping[str, str]) -> Path:
+def write(profile: Profile, values: Mapping[str, str], purpose: str = "") -> Path:
     """The env file of a profile, whole or not at all."""
     ENV_FILES.mkdir(parents=True, exist_ok=True)
-    path = ENV_FILES / f"{profile.name}.env"
+    path = ENV_FILES / f"{profile.name}{purpose}.env"
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(env_text(values), encoding="utf-8")
     unfinished.replace(path)
@@ -243,6 +275,7 @@ def found(name: str) -> Compose:
     path = ENV_FILES / f"{profile.name}.env"
     if not path.exists():
         raise HostError(f"{path}: is not there; make up PROFILE={name} writes it")
+    require_compose()
     return Compose(profile, path)
 
 

@@ -7,14 +7,17 @@ Runs docker/entrypoint.py with the arguments.
 VLLM_API_KEY_FILE and HF_TOKEN_FILE name files whose one line becomes VLLM_API_KEY and HF_TOKEN; an
 empty file sets nothing.
 DSPARK_LOG names a file that gets a copy of all output, for the health service to explain a failed
-start from. Each start begins a new file and keeps the last one as FILE.1, as does a full file.
+start from. Each start begins a new file and keeps the last one as FILE.1, as does a full file. The
+image's provenance.json is copied beside it, for the health service to show.
 The exit code is the server's. Exit code 1 before it starts: a file cannot be read or written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +30,8 @@ from typing import IO, BinaryIO
 ENTRYPOINT = Path(__file__).with_name("entrypoint.py")
 SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
 LOG = "DSPARK_LOG"
+# What docker/prove.py wrote when the image was built; elsewhere there is none.
+PROVENANCE = Path(__file__).resolve().parent.parent / "provenance.json"
 
 # A start logs well under 1 MB; this holds days of a chatty server, twice with FILE.1.
 LOG_LIMIT_BYTES = 50_000_000
@@ -81,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
     except LaunchError as e:
         print(f"launch: {e}", file=sys.stderr)
         return 1
+    if path:
+        show_provenance(PROVENANCE, Path(path).parent)
     if log is None:
         os.execv(sys.executable, command)
     return run_copied(command, log)
@@ -105,6 +112,26 @@ def read_secrets(environ: MutableMapping[str, str]) -> None:
             )
         if value:
             environ[name] = value
+
+
+def show_provenance(source: Path, folder: Path) -> None:
+    """Put a copy of `source` into `folder`, whole or not at all; without a source, none is left.
+
+    A folder that cannot take it costs the copy, never the server.
+    """
+    copy = folder / source.name
+    unfinished = folder / f".{source.name}.{os.getpid()}"
+    try:
+        if not source.exists():
+            copy.unlink(missing_ok=True)  # of another image, whose volume this was
+            return
+        shutil.copyfile(source, unfinished)
+        unfinished.chmod(0o644)  # the health service is another user
+        unfinished.replace(copy)
+    except OSError as e:
+        print(f"launch: {copy}: {e.strerror}; /report shows no provenance", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def run_copied(command: Sequence[str], log: LogFile) -> int:

@@ -4,15 +4,15 @@
     prove.py FILE
 
 Every proof is made in the layer that the image keeps: the release is the recipe's, every file of
-the series has its exact hash, each patched file compiles, and the static audit finds nothing that
-the AMD DSpark draft lacks. Exit codes: 0 proven and FILE written, 1 not proven.
+the series has its exact hash, each patched file compiles, the static audit finds nothing that the
+AMD DSpark draft lacks, and vLLM itself imports and loads that class, as far as a machine without a
+GPU can: FILE says how far. Exit codes: 0 proven and FILE written, 1 not proven, 2 misused.
 """
 
 from __future__ import annotations
 
 import json
 import py_compile
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from deploy import recipe
 from deploy.recipe import RecipeError
 from patches import apply, series, show, tree
+from patches.audit.audit import Scope
+from patches.audit.audit import audit as find_gaps
+from patches.audit.render import as_json, sentence
+from patches.audit.tree import open_tree
 from patches.errors import PatchesError
-
-# What the audit must find usable: the draft's name in vLLM's registry, and the platform folder.
-DRAFT = "DSparkDraftModel"
-PLATFORM = "amd"
+from patches.loadcheck import check
+from patches.loadcheck.draft import ARCHITECTURE
+from patches.loadcheck.inside import LOADED
 
 
 class NotProvenError(RuntimeError):
@@ -48,8 +51,10 @@ def main(arguments: Sequence[str]) -> int:
         for status, sha256 in apply.apply(root, loaded).changed:
             print(f"prove: applied {status.patch}: {status.target} is now {sha256}")
         compile_targets(root, loaded)
-        proven = {**show.provenance(loaded, root), "audit": audit(root)}
+        proven = show.provenance(loaded, root)
         check_carried(proven)
+        proven["audit"] = audit(root)
+        proven["load_check"] = load(root, loaded)
         Path(arguments[0]).write_text(show.as_json(proven) + "\n", encoding="utf-8")
     except (Refusal, RecipeError, PatchesError, NotProvenError) as e:
         print(f"prove: {e}", file=sys.stderr)
@@ -92,20 +97,21 @@ def check_carried(proven: dict[str, Any]) -> None:
 
 
 def audit(root: Path) -> Any:
-    """The audit's own JSON for the AMD draft. Raises NotProvenError if it finds a gap."""
-    command = [sys.executable, "-m", "patches", "audit", str(root)]
-    command += ["--arch", DRAFT, "--platform", PLATFORM, "--format", "json"]
-    ended = subprocess.run(
-        command,
-        cwd=Path(__file__).resolve().parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ended.returncode != 0:
-        told = " ".join((ended.stderr or ended.stdout).split())
-        raise NotProvenError(f"audit of {DRAFT} on {PLATFORM}: exit {ended.returncode}: {told}")
-    return json.loads(ended.stdout)
+    """The audit's own JSON for the AMD draft. Raises NotProvenError that names each gap."""
+    report = find_gaps(open_tree(root), Scope(check.PLATFORM, ARCHITECTURE))
+    gaps = [gap for gap in report.gaps if report.fails(gap)]
+    if gaps:
+        told = "; ".join(sentence(gap) for gap in gaps)
+        raise NotProvenError(f"audit of {ARCHITECTURE} on {check.PLATFORM}: {told}")
+    return json.loads(as_json([report]))
+
+
+def load(root: Path, loaded: series.Series) -> dict[str, Any]:
+    """What the load check reached. Raises PatchesError when the draft cannot serve."""
+    found = check.check(root, loaded)
+    doubt = "" if found.reached(LOADED) else "warning: "
+    print(f"prove: {doubt}load check: {found.sentence()}", flush=True)
+    return found.as_data()
 
 
 if __name__ == "__main__":

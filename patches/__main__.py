@@ -1,4 +1,4 @@
-"""``python -m patches``: apply the series to a vLLM tree, check it, show it, audit a tree."""
+"""``python -m patches``: apply the series to a vLLM tree, show it, audit a tree, load its draft."""
 
 import argparse
 import importlib
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from patches import apply, series, show
 from patches.errors import PatchesError, TreeError
+from patches.loadcheck import check
+from patches.loadcheck.inside import LEVELS
 
 OK, FAILED, MISUSE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 
@@ -17,9 +19,9 @@ _ROOT_HELP = "the folder that holds vllm/ (site-packages or a checkout), or the 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0: done, or nothing to do. 1: the series does not fit, the tree cannot be written, or with
-    --check it is not fully carried. 2: the command line is wrong or ROOT holds no vLLM. 130,
-    141: interrupted, or nobody reads the output.
+    0: done, or nothing to do. 1: the series does not fit, the tree cannot be written, with --check
+    it is not fully carried, or its draft class cannot serve. 2: the command line is wrong or ROOT
+    holds no vLLM. 130, 141: interrupted, or nobody reads the output.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["audit"]:  # its options are its own; argparse would claim those it knows
@@ -30,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
         loaded = series.load()
         if arguments.command == "show":
             return _show(loaded, arguments.root, arguments.format)
+        if arguments.command == "loadcheck":
+            return _load_check(loaded, arguments)
         if arguments.check:
             return _check(loaded, arguments.root)
         return _apply(loaded, arguments.root, reverse=arguments.reverse)
@@ -62,13 +66,33 @@ def _parser() -> argparse.ArgumentParser:
     show_parser.add_argument("root", type=Path, nargs="?", metavar="ROOT", help=_ROOT_HELP)
     show_parser.add_argument("--format", choices=("text", "json"), default="text")
 
+    load_parser = commands.add_parser(
+        "loadcheck", help="let vLLM load the AMD draft class of ROOT, without GPU or weights"
+    )
+    load_parser.add_argument("root", type=Path, metavar="ROOT", help=_ROOT_HELP)
+    load_parser.add_argument("--format", choices=("text", "json"), default="text")
+    load_parser.add_argument(
+        "--at-least", choices=LEVELS, default=LEVELS[0], help="exit 1 if the check gets less far"
+    )
+
     commands.add_parser("audit", help="find what shared code reads and a platform's class lacks")
     return parser
 
 
 def _show(loaded: series.Series, root: Path | None, form: str) -> int:
     data = show.provenance(loaded, root)
+    proven = show.built()
+    if proven is not None:
+        data["build"] = proven
     print(show.as_json(data) if form == "json" else show.as_text(data), flush=True)
+    return OK
+
+
+def _load_check(loaded: series.Series, arguments: argparse.Namespace) -> int:
+    found = check.check(arguments.root, loaded)
+    print(show.as_json(found.as_data()) if arguments.format == "json" else found.sentence())
+    if not found.reached(arguments.at_least):
+        return _fail(f"load check: {found.level}, asked for {arguments.at_least}", FAILED)
     return OK
 
 

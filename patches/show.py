@@ -1,4 +1,4 @@
-"""The series' provenance, alone or beside what a tree carries of it."""
+"""The series' provenance, alone, beside what a tree carries of it, and as an image was built."""
 
 import json
 from dataclasses import asdict
@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from patches import apply
+from patches.errors import PatchesError
 from patches.series import Patch, Series
 from patches.tree import find
+
+BUILT = Path(__file__).resolve().parent.parent / "provenance.json"
+"""What docker/prove.py wrote when an image was built; a checkout has none."""
 
 
 def provenance(series: Series, root: Path | None = None) -> dict[str, Any]:
@@ -35,6 +39,20 @@ def provenance(series: Series, root: Path | None = None) -> dict[str, Any]:
     return data
 
 
+def built(file: Path = BUILT) -> dict[str, Any] | None:
+    """Return what the build of this image proved: ``audit`` and ``load_check``; None elsewhere.
+
+    Raises `PatchesError`, one line, for a file that is not the one the build wrote.
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return {name: data[name] for name in ("audit", "load_check")}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PatchesError(f"{file}: is not what the build wrote: {error!r}") from error
+
+
 def as_json(data: dict[str, Any]) -> str:
     """The provenance as JSON, keys in the order above."""
     return json.dumps(data, indent=2)
@@ -47,6 +65,8 @@ def as_text(data: dict[str, Any]) -> str:
         lines += _patch_lines(patch)
     if "tree" in data:
         lines += _tree_lines(data["tree"])
+    if "build" in data:
+        lines += _build_lines(data["build"])
     return "\n".join(lines)
 
 
@@ -94,4 +114,17 @@ def _tree_lines(tree: dict[str, Any]) -> list[str]:
     lines = ["", f"{tree['package']}: vLLM {version}"]
     lines += [f"  {item['state']:<9}{item['patch']}: {item['detail']}" for item in tree["status"]]
     lines.append(f"  the series is {'carried' if tree['carried'] else 'NOT carried'}")
+    return lines
+
+
+def _build_lines(build: dict[str, Any]) -> list[str]:
+    lines = ["", "when this image was built"]
+    for audited in build["audit"]["trees"]:
+        gaps = ", ".join(gap["attribute"] for gap in audited["gaps"]) or "none"
+        lines.append(f"  audit      {audited['arch']} on {audited['platform']}: gaps: {gaps}")
+    loaded = build["load_check"]
+    count = f"{len(loaded['read'])} of {len(loaded['required'])} attributes read"
+    lines.append(f"  load check {loaded['class_name']}: {loaded['level']}, {count}")
+    if loaded["stopped_by"]:
+        lines.append(f"             no further: {loaded['stopped_by']}")
     return lines

@@ -1,9 +1,10 @@
 """``python -m deploy.rehearsal.image``: the stand-in for the ROCm image, made of this environment.
 
 A Debian root with Python, vLLM for the CPU (unpatched: the real Dockerfile applies the series to
-it), what the health service imports, the shim and the tiny models. The other packages, 2 GB, stay
-where they are and are mounted when a container runs. The root is pulled, or made by mmdebstrap
-where no registry answers. stdout is what compose needs to know, as lines of an env file.
+it), what the health service imports, the shim and the tiny models. The other packages, 2 GB, and
+vLLM's extension modules stay where they are and are mounted when a container runs. The root is
+pulled, or made by mmdebstrap where no registry answers. stdout is what compose needs to know, as
+lines of an env file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ HOME = PurePosixPath("/opt/rehearsal")
 SITE = HOME / "site"
 _PATH_FILE = "rehearsal.pth"
 _HEALTH_LOCK = Path(__file__).parents[2] / "healthcheck" / "requirements.lock"
-_NEEDED_BYTES = 2_000_000_000
+_NEEDED_BYTES = 1_000_000_000
 
 
 def main() -> int:
@@ -72,7 +73,7 @@ def ensure() -> str:
 
 
 def _remove_older(name: str) -> None:
-    """Stand-ins of older shims or series are 600 MB each; one that is in use stays."""
+    """Stand-ins of older shims or series only take disk; one that is in use stays."""
     listed = _docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY)
     for image in listed.stdout.decode().split():
         if image != name:
@@ -140,7 +141,7 @@ def _commit(root: str, name: str) -> None:
                 with tarfile.open(fileobj=copy.stdin, mode="w|", dereference=True) as archive:
                     archive.addfile(*_path_file())
                     for source, place in _contents():
-                        archive.add(source, str(place), filter=_as_root)
+                        archive.add(source, str(place), filter=_slim)
             except BrokenPipeError:
                 pass  # docker says why, and its exit code is looked at
         if copy.returncode:
@@ -188,9 +189,15 @@ def _health_packages() -> set[Path]:
     return {entry for entry in entries - outside if entry.exists()}
 
 
-def _as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _slim(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A file of root's; an extension module of vLLM, 450 MB of them, as a link to the mounted."""
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
+    path = PurePosixPath("/", member.name)
+    vllm = _packages() / "vllm"
+    if member.isfile() and path.suffix == ".so" and path.is_relative_to(vllm):
+        member.type, member.size = tarfile.SYMTYPE, 0
+        member.linkname = str(SITE / path.relative_to(_packages()))
     return member
 
 

@@ -112,8 +112,8 @@ class Provides(Condition):
 
 
 @dataclass(frozen=True)
-class NotNone(Condition):
-    """``getattr(model, name, None) is not None``: surely not without the attribute."""
+class _OfValue(Condition):
+    """A condition on an attribute's value that surely does not hold without the attribute."""
 
     role: Role
     path: AttributePath
@@ -122,21 +122,26 @@ class NotNone(Condition):
         if facts.provides(self.role, self.path) is False:
             return False
         value = facts.value_of(self.role, self.path)
-        return None if value is UNKNOWN else value is not None
+        return None if value is UNKNOWN else self._holds(value)
+
+    def _holds(self, value: object) -> bool:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Truthy(Condition):
+class NotNone(_OfValue):
+    """``getattr(model, name, None) is not None``."""
+
+    def _holds(self, value: object) -> bool:
+        return value is not None
+
+
+@dataclass(frozen=True)
+class Truthy(_OfValue):
     """The truth of an attribute that is read with a default that is false."""
 
-    role: Role
-    path: AttributePath
-
-    def truth(self, facts: Facts) -> Truth:
-        if facts.provides(self.role, self.path) is False:
-            return False
-        value = facts.value_of(self.role, self.path)
-        return None if value is UNKNOWN else bool(value)
+    def _holds(self, value: object) -> bool:
+        return bool(value)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,18 @@ class GapFinder:
                 found += _compare(entry, TARGET, sides, None)
         return _unique(found)
 
+    def draft_reads(self, entry: Entry, implementation: Implementation) -> list[LiveRead]:
+        """Return what the speculators of a draft architecture read when it runs there."""
+        family = family_of(entry.arch)
+        if family is None:
+            return []
+        return [
+            live
+            for graph in self._speculators.of(family)
+            for side in self._sides(entry, family.method, graph, DRAFT, [implementation])
+            for live in side.live.reads
+        ]
+
     def is_driven(self, entry: Entry) -> bool:
         """Whether this tree has a speculator that is known to drive the architecture."""
         family = family_of(entry.arch)

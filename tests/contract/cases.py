@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support import amd_model, tiny_v4
+from patches.loadcheck import tiny
+from tests.support import tiny_v4
 
 DRAFT = (0.62, 0.37, 0.01)
 """What the draft predicts. With TARGET it was found, by a search over three-token distributions, to
@@ -25,8 +26,8 @@ DSPARK = {
 
 def runtime_questions(folder: Path) -> dict[str, dict[str, Any]]:
     """What the series may change, by name; models are written below `folder`."""
-    plain = str(amd_model.write(folder / "plain", vocab_size=64, block_size=5))
-    single = str(amd_model.write(folder / "single", vocab_size=8, block_size=1))
+    plain = str(tiny.write_plain(folder / "plain", vocab_size=64, block_size=5))
+    single = str(tiny.write_plain(folder / "single", vocab_size=8, block_size=1))
     return {
         "load probabilistic": _load(plain, "probabilistic"),
         "load greedy": _load(plain, "greedy"),

@@ -5,12 +5,13 @@ Run by `make prove`; the short form in test_sampling.py is part of `make test`.
 
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from patches.loadcheck import tiny
 from tests.contract.cases import DRAFT, REQUESTS, SEED, TARGET, sample
-from tests.support import amd_model
 from tests.support.amd_class import Answers, ask_both
 from tests.support.chi_square import p_value
 
@@ -33,13 +34,31 @@ BIASED = ("plain", "another seed", "temperature 0.7")
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
-    """The cases on the pristine tree and on the patched one."""
+def both(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[Answers, Answers]:
+    """The cases on the pristine tree and on the patched one; all p-values are printed."""
     folder: Path = tmp_path_factory.mktemp("proof")
-    model = str(amd_model.write(folder / "model", vocab_size=8, block_size=STEPS))
+    model = str(tiny.write_plain(folder / "model", vocab_size=8, block_size=STEPS))
     patched = {name: sample(model, steps=STEPS, **changes) for name, changes in CASES.items()}
     pristine = {name: patched[name] for name in BIASED}
-    return ask_both(folder, pristine=pristine, patched=patched, deadline_s=DEADLINE_S)
+    answers = ask_both(folder, pristine=pristine, patched=patched, deadline_s=DEADLINE_S)
+    reporter = request.config.pluginmanager.getplugin("terminalreporter")
+    for line in figures(*answers):
+        reporter.write_line(line)
+    return answers
+
+
+def figures(pristine: Answers, patched: Answers) -> Iterator[str]:
+    """What was found, a line a case: samples and p-value of each step, with and without series."""
+    yield ""
+    for name, case in CASES.items():
+        target = case.get("target", TARGET)
+        for series, answers in (("with", patched), ("without", pristine)):
+            if name in answers:
+                steps = answers[name]["emitted"]
+                told = ", ".join(f"{sum(s)}: p={p_value(s, target):.3g}" for s in steps)
+                yield f"proof: {name}, {series} the series: {told}"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,22 +14,9 @@ import docker
 from deploy import host, recipe
 from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
-from tests.support import docker_engine
 from tests.support.containers import Build, Images, Stack, health_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def engine() -> Iterator[docker.DockerClient]:
-    """A Docker engine; without one a user's run skips, CI fails."""
-    try:
-        with docker_engine.engine() as client:
-            yield client
-    except docker_engine.NoEngineError as error:
-        if docker_engine.in_ci():
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -84,10 +71,13 @@ def images(build: Build, base_image: str, root_image: str) -> Images:
 
 
 @pytest.fixture(scope="session")
-def stack(
+def starting(
     engine: docker.DockerClient, images: Images, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    """Server and health service by the product's compose files, ready; with key and token set."""
+    """Server and health service by the product's compose files, with key and token, not awaited.
+
+    The tests of the images ask for it too: the server loads while they run.
+    """
     folder = tmp_path_factory.mktemp("stack")
     folder.chmod(0o755)
     keys = {"API_KEY_FILE": folder / "api-key", "HEALTH_TOKEN_FILE": folder / "token"}
@@ -119,7 +109,14 @@ def stack(
         health_recipe(folder / "recipe.toml"),
     )
     try:
-        made.up()
+        made.start()
         yield made
     finally:
         made.compose("down", "--volumes", "--timeout", "5")
+
+
+@pytest.fixture(scope="session")
+def stack(starting: Stack) -> Stack:
+    """The same, once `up --wait` says that both are healthy."""
+    starting.up()
+    return starting

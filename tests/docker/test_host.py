@@ -1,6 +1,11 @@
-"""`python -m deploy.host`: what it reads of a host, what it refuses, what it gives compose."""
+"""`python -m deploy.host`: what it reads of a host, what it refuses, what it gives compose.
 
+The commands run against a `docker` on PATH that writes down how it was called.
+"""
+
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +15,83 @@ import pytest
 from deploy import host, recipe
 
 ROOT = Path(__file__).resolve().parents[2]
+
+RUNNING, BUILT = "sha256:running", "sha256:built"
+_DOCKER = f"""#!{sys.executable}
+import json, os, sys
+with open(os.environ["CALLS"], "a") as calls:
+    print(json.dumps(sys.argv[1:]), file=calls)
+words = sys.argv[1:]
+if "ps" in words:
+    print("container")
+if "{{{{.Image}}}}" in words:
+    print("{RUNNING}")
+if "{{{{.Id}}}}" in words:
+    print("{BUILT}")
+if "{{{{.RestartCount}}}}" in words:
+    print(0)
+if words[:2] == ["compose", "version"]:
+    sys.exit(int(os.environ.get("NO_COMPOSE", "0")))
+"""
+
+
+class Host:
+    """A checkout of its own, devices that it takes for a GPU's, and a recording `docker`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checkout = folder / "checkout"
+        for name in ("deploy", "docker", "patches"):
+            ignored = shutil.ignore_patterns("__pycache__", "*.whl")
+            shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
+        self._devices = devices(folder, "kfd", "dri/renderD128")
+        self._calls = folder / "calls"
+        program = folder / "bin" / "docker"
+        program.parent.mkdir()
+        program.write_text(_DOCKER)
+        program.chmod(0o755)
+        self._path = f"{program.parent}:{os.environ['PATH']}"
+
+    def run(self, command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """A command for mi355x with these devices."""
+        kfd, dri = self._devices
+        script = (
+            "import sys; from pathlib import Path; from deploy import host;"
+            f"host.KFD, host.DRI = Path({str(kfd)!r}), Path({str(dri)!r});"
+            "sys.exit(host.main(sys.argv[1:]))"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", script, "--profile", "mi355x", command],
+            cwd=self.checkout,
+            env={"PATH": self._path, "CALLS": str(self._calls), **environ},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def calls(self) -> list[list[str]]:
+        """How docker was called, compose by what follows its files and without its version."""
+        lines = [json.loads(line) for line in self._calls.read_text().splitlines()]
+        return [_after_files(line) for line in lines if line != ["compose", "version"]]
+
+    def env_file(self, name: str = "mi355x") -> dict[str, str]:
+        """What was written for compose."""
+        text = (self.checkout / "build" / "compose" / f"{name}.env").read_text()
+        return {n: v.strip("'") for n, _, v in (line.partition("=") for line in text.splitlines())}
+
+
+def _after_files(words: list[str]) -> list[str]:
+    """The words of a compose call from its subcommand on."""
+    if words[0] != "compose":
+        return words
+    last = max(place for place, word in enumerate(words) if word == "--file")
+    return words[last + 2 :]
+
+
+@pytest.fixture
+def gpu_host(tmp_path: Path) -> Host:
+    """A host with a GPU's devices."""
+    return Host(tmp_path)
 
 
 def made(profile: str = "mi355x", **environ: str) -> dict[str, str]:
@@ -110,3 +192,53 @@ def test_a_refusal_is_one_line(arguments: list[str], told: str) -> None:
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert told in ended.stderr
+
+
+def test_build_builds_both_images_and_nothing_else(gpu_host: Host) -> None:
+    """One call, `build`; what `up` wrote for this host's devices is left alone."""
+    assert gpu_host.run("build").returncode == 0
+    assert gpu_host.calls() == [["build"]]
+    written = gpu_host.env_file("mi355x.build")
+    assert written["BASE_IMAGE"] == recipe.load().vllm.pinned_image
+    assert not (gpu_host.checkout / "build" / "compose" / "mi355x.env").exists()
+
+
+def test_up_builds_keeps_the_running_image_and_starts(gpu_host: Host) -> None:
+    """An image that is replaced stays as `previous`; the wait is the health service's."""
+    assert gpu_host.run("up").returncode == 0
+    calls = gpu_host.calls()
+    assert calls[0] == ["build"]
+    tag = calls.index(["tag", RUNNING, "dspark-rocm/server:previous"])
+    start = calls.index(["up", "--detach", "--no-build"])
+    assert 0 < tag < start
+    assert any("wait" in call for call in calls[start:])
+
+
+def test_going_back_builds_nothing_and_keeps_what_to_go_back_to(gpu_host: Host) -> None:
+    """SERVER_IMAGE names the image that starts; `previous` is not taken from it."""
+    assert gpu_host.run("up", SERVER_IMAGE="dspark-rocm/server:previous").returncode == 0
+    calls = gpu_host.calls()
+    assert calls[0] == ["up", "--detach", "--no-build"]
+    assert not any(call[0] == "tag" for call in calls)
+    assert gpu_host.env_file()["SERVER_IMAGE"] == "dspark-rocm/server:previous"
+
+
+def test_weights_come_before_the_first_up(gpu_host: Host) -> None:
+    """On a fresh host the image is built, and the pinned revision fetched beside any server's log."""
+    assert gpu_host.run("weights").returncode == 0
+    build, download = gpu_host.calls()
+    assert build == ["build", "server"]
+    profile = recipe.load().profile("mi355x")
+    assert download[0] == "run"
+    assert "DSPARK_LOG=" in download
+    assert "HF_HUB_OFFLINE=0" in download
+    assert download[-4:] == ["download", profile.model.id, "--revision", profile.revision]
+
+
+def test_a_docker_without_compose_is_told(gpu_host: Host) -> None:
+    """The client alone does not bring compose: one line, before anything is written."""
+    ended = gpu_host.run("up", NO_COMPOSE="1")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("host: docker compose: is not installed; install ")
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (gpu_host.checkout / "build").exists()

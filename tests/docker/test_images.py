@@ -18,11 +18,13 @@ from docker.errors import ContainerError
 
 import docker
 from deploy import host, recipe
+from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
 from patches import series
+from tests.support import tools
 from tests.support.containers import Build, Images, wait_for
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("starting")]
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDED_BYTES = 10_000_000
@@ -55,12 +57,30 @@ def test_the_server_image_carries_the_series_and_says_so(
     assert {s["patch"] for s in proven["tree"]["status"]} == {p.name for p in loaded.patches}
     assert {s["state"] for s in proven["tree"]["status"]} == {"applied"}
     assert proven["tree"]["vllm_version"].startswith(recipe.load().vllm.version)
-    assert proven["audit"]
+    assert proven["audit"]["trees"][0]["gaps"] == []
+    # The stand-in has no torch until it runs, and the build says so instead of claiming a load.
+    assert proven["load_check"]["level"] == "not imported"
+    assert "No module named 'torch'" in proven["load_check"]["stopped_by"]
     package = proven["tree"]["package"]
     targets = sorted({t.path for p in loaded.patches for t in p.targets})
     sums = run(engine, images.server, "sha256sum", *(f"{package}/../{t}" for t in targets))
     after = {pair.after for p in loaded.patches for t in p.targets for pair in t.pairs}
     assert all(line.split()[0] in after for line in sums.splitlines())
+
+
+def test_the_image_loads_its_draft_class(engine: docker.DockerClient, images: Images) -> None:
+    """With torch at hand and no network, as in a build, the load check ends with a loaded draft."""
+    command = "python3 -m patches loadcheck /usr/local/lib/python3.11/dist-packages"
+    site = str(stand_in.site_packages())
+    told = run(
+        engine,
+        images.server,
+        *command.split(),
+        *("--at-least", "loaded"),
+        network_mode="none",
+        volumes={site: {"bind": str(stand_in.SITE), "mode": "ro"}},
+    )
+    assert "DSparkDeepseekV4ForCausalLM: loaded" in told
 
 
 def test_the_layers_added_to_the_base_are_small(
@@ -315,7 +335,9 @@ def registry(folder: Path) -> Iterator[str]:
     config.write_text(json.dumps(settings))
     with (folder / "registry.log").open("wb") as log:
         process = subprocess.Popen(
-            ["docker-registry", "serve", str(config)], stdout=log, stderr=subprocess.STDOUT
+            [tools.find("docker-registry"), "serve", str(config)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         wait_for(lambda: answers(address), bool, "the registry to listen", 60)

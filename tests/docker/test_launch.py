@@ -137,3 +137,40 @@ def test_a_log_that_cannot_be_written_is_refused() -> None:
     assert output == ""
     assert errors.startswith("launch: DSPARK_LOG: /proc/none/server.log: ")
     assert len(errors.splitlines()) == 1
+
+
+def test_the_provenance_lies_beside_the_log(tmp_path: Path) -> None:
+    """The image's provenance is there for the health service's user, and no unfinished copy is."""
+    source = tmp_path / "image" / "provenance.json"
+    source.parent.mkdir()
+    source.write_text('{"series": 1}')
+    source.chmod(0o600)
+    folder = tmp_path / "log"
+    folder.mkdir()
+    module().show_provenance(source, folder)
+    assert (folder / "provenance.json").read_text() == '{"series": 1}'
+    assert (folder / "provenance.json").stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in folder.iterdir()] == ["provenance.json"]
+
+
+def test_the_provenance_of_another_image_is_taken_away(tmp_path: Path) -> None:
+    """A volume that served an image before never shows what that one was made of."""
+    log = tmp_path / "server.log"
+    stale = tmp_path / "provenance.json"
+    stale.write_text("{}")
+    process = launch("true", DSPARK_LOG=str(log))
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not stale.exists()
+
+
+def test_a_provenance_that_cannot_be_copied_costs_no_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reason is one line on stderr, and nothing is left behind."""
+    source = tmp_path / "provenance.json"
+    source.write_text("{}")
+    (tmp_path / "log" / "provenance.json").mkdir(parents=True)
+    module().show_provenance(source, tmp_path / "log")
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["provenance.json"]

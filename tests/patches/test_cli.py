@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -217,3 +218,29 @@ def test_audit_gets_its_own_arguments() -> None:
     done = run("audit", "--help")
     assert done.returncode == 0
     assert "--baseline" in done.stdout
+
+
+def test_show_says_what_the_build_of_an_image_proved(tmp_path: Path) -> None:
+    """A provenance beside the package is shown: audit, level of the load check, what stopped it."""
+    shutil.copytree(REPOSITORY / "patches", tmp_path / "patches")
+    proven = {
+        "audit": {"trees": [{"arch": "A", "platform": "amd", "gaps": []}]},
+        "load_check": {
+            "level": "imported",
+            "stopped_by": "OSError: no libamdhip64",
+            "class_name": "module.Draft",
+            "read": ["forward"],
+            "required": ["forward", "model"],
+        },
+    }
+    (tmp_path / "provenance.json").write_text(json.dumps(proven))
+    command = [sys.executable, "-m", "patches", "show"]
+    text = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "A on amd: gaps: none" in text
+    assert "module.Draft: imported, 1 of 2 attributes read" in text
+    assert "no further: OSError: no libamdhip64" in text
+    (tmp_path / "provenance.json").write_text("{}")
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"patches: {tmp_path}/provenance.json: is not what the build")
+    assert len(ended.stderr.splitlines()) == 1

@@ -15,6 +15,7 @@ from typing import Any
 from deploy import recipe
 from deploy.environment import cache_dir
 from deploy.rehearsal.environment import prepare
+from patches.loadcheck import check
 
 _DRIVER = Path(__file__).with_name("amd_class_driver.py")
 DEADLINE_S = 550.0
@@ -55,15 +56,9 @@ def ask(
     asked.write_text(json.dumps(list(questions.values())))
     variables = environment.over(os.environ)
     variables |= recipe.load().profile("rehearsal").env
-    # One thread: the interpreter has no use for more, and both trees are asked at once.
-    variables |= {
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
     done = subprocess.run(
         [sys.executable, "-P", str(_DRIVER), str(asked), str(answered)],
-        env=variables,
+        env=check.environment(environment.tree, variables, folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

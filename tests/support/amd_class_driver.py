@@ -11,14 +11,14 @@ registry, the draft class of the AMD platform, drafting, rejection sampling. Wha
 import contextlib
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+
+from patches.loadcheck import draft as amd
 
 # Position of the token that a draft continues. Any does: the model's weights ignore it.
 _POSITION = 20
@@ -28,7 +28,7 @@ _NEVER = 1e-7
 
 def load(model: str, sample_method: str) -> dict[str, Any]:
     """Load the draft through the real path and say what came of it."""
-    with _speculator(model, sample_method=sample_method) as (speculator, target):
+    with amd.speculator(model, sample_method=sample_method) as (speculator, target):
         try:
             speculator.load_model(target)
         except AttributeError as error:
@@ -64,7 +64,7 @@ def sample(
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 
     with (
-        _speculator(model, "probabilistic", steps, requests) as (speculator, target_model),
+        amd.speculator(model, "probabilistic", steps, requests) as (speculator, target_model),
         torch.inference_mode(),
     ):
         _provide_attribute()
@@ -151,7 +151,7 @@ def configure(model: str, speculative: dict[str, Any], **arguments: Any) -> dict
     # The CPU platform has no FP8 kernels; which method was chosen for the draft is decided before.
     type(current_platform).verify_quantization = classmethod(lambda cls, method: None)
     try:
-        config = _engine_config(model, speculative, dtype="bfloat16", **arguments)
+        config = amd.engine_config(model, speculative, dtype="bfloat16", **arguments)
     except (ValueError, NotImplementedError) as error:
         return {"error": " ".join(str(error).split())}
     return {
@@ -183,93 +183,6 @@ class _Layout:
         return torch.cat([before, tokens.to(torch.int64)], 1).reshape(-1)
 
 
-class _NoEvent:
-    """Stands for torch.cuda.Event, which a build without a GPU refuses to make; none is recorded."""
-
-
-class _Target(nn.Module):
-    """What a draft shares with the target model: embedding and lm_head."""
-
-    def __init__(self, vocab_size: int, hidden_size: int) -> None:
-        from vllm.model_executor.layers import vocab_parallel_embedding as layers
-
-        super().__init__()
-        self.model = nn.Module()
-        self.model.embed_tokens = layers.VocabParallelEmbedding(vocab_size, hidden_size)
-        self.lm_head = layers.ParallelLMHead(vocab_size, hidden_size)
-        nn.init.zeros_(self.model.embed_tokens.weight)
-        nn.init.zeros_(self.lm_head.weight)
-
-
-def _engine_config(model: str, speculative: dict[str, Any], **arguments: Any) -> Any:
-    from vllm.engine.arg_utils import EngineArgs
-
-    return EngineArgs(
-        model=model,
-        tokenizer=model,
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        max_model_len=128,
-        max_num_batched_tokens=2048,
-        enforce_eager=True,
-        speculative_config=speculative,
-        **arguments,
-    ).create_engine_config()
-
-
-@contextlib.contextmanager
-def _speculator(
-    model: str, sample_method: str, steps: int = 5, requests: int = 4
-) -> Iterator[tuple[Any, _Target]]:
-    """The speculator that vLLM makes for a configuration, and a target for its draft."""
-    from vllm.config import set_current_vllm_config
-    from vllm.v1.worker.gpu.spec_decode import init_speculator
-
-    speculative = {
-        "method": "dspark",
-        "num_speculative_tokens": steps,
-        "draft_sample_method": sample_method,
-    }
-    config = _engine_config(model, speculative, dtype="float32", max_num_seqs=requests)
-    config.cache_config.cache_dtype = "fp8_ds_mla"  # what the AMD attention turns "fp8" into
-    with set_current_vllm_config(config):
-        _start_process_group()
-        speculator = init_speculator(config, torch.device("cpu"))
-        text = config.model_config.hf_config
-        yield speculator, _Target(text.vocab_size, text.hidden_size)
-
-
-def _start_process_group() -> None:
-    from vllm.distributed import parallel_state
-
-    if parallel_state.model_parallel_is_initialized():
-        return
-    rendezvous = Path(tempfile.mkdtemp()) / "rendezvous"
-    parallel_state.init_distributed_environment(1, 0, f"file://{rendezvous}", 0, backend="gloo")
-    parallel_state.ensure_model_parallel_initialized(1, 1)
-
-
-def _dispatch_to_amd() -> None:
-    """Let vLLM's own platform dispatch choose, as it does on ROCm.
-
-    Everything the package imports is imported as on the CPU first; only the choice is made again.
-    """
-    import importlib
-
-    import vllm.models.deepseek_v4 as package
-    import vllm.models.deepseek_v4.amd.dspark
-    import vllm.models.deepseek_v4.amd.mtp  # noqa: F401
-    from vllm.platforms import current_platform
-
-    platform = type(current_platform)
-    original = platform.is_rocm
-    platform.is_rocm = lambda self: True
-    try:
-        importlib.reload(package)
-    finally:
-        platform.is_rocm = original
-
-
 def _provide_attribute() -> None:
     """On an unpatched tree, give the draft class what PR 51145 gives it, and nothing else."""
     from vllm.models.deepseek_v4.amd.dspark import DSparkDeepseekV4ForCausalLM as Draft
@@ -284,9 +197,7 @@ def _log_probabilities(weights: list[float], vocab_size: int) -> torch.Tensor:
     return (tensor / tensor.sum()).log()
 
 
-def _make_draft_predict(
-    draft: Any, target: _Target, weights: list[float], temperature: float
-) -> None:
+def _make_draft_predict(draft: Any, target: Any, weights: list[float], temperature: float) -> None:
     """Set the draft's weights so that at `temperature` it predicts `weights` after any token.
 
     With lm_head zero only the Markov head speaks; its embedding is one number, the same for all.
@@ -355,8 +266,8 @@ def main() -> None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()  # the rehearsal's mends of the interpreter
-    torch.cuda.Event = _NoEvent  # type: ignore[assignment,misc]
-    _dispatch_to_amd()
+    amd.stand_on_cpu()
+    amd.dispatch_to_amd()
     questions = json.loads(Path(sys.argv[1]).read_text())
     answers = []
     for question in questions:

@@ -110,6 +110,11 @@ class Stack:
             [*self._command, *arguments], capture_output=True, text=True, check=False
         )
 
+    def start(self) -> None:
+        """`up` without waiting."""
+        done = self.compose("up", "--detach")
+        assert done.returncode == 0, done.stderr[-2000:]
+
     def up(self) -> None:
         """`up --wait`: returns when compose says that both are healthy."""
         done = self.compose("up", "--detach", "--wait", "--wait-timeout", f"{READY_S:g}")

@@ -1,11 +1,16 @@
 """A Docker engine for the tests: the one that runs, or Debian's own, started and stopped here.
 
-An engine that runs is used as it is: never configured, restarted, or joined by a second one.
+An engine that runs is used as it is: never configured, restarted, or joined by a second one. In CI
+an engine that is missing is installed; for a user, only on request:
+
+    sudo PYTHON -m tests.support.docker_engine
 """
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +30,7 @@ Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 """
 _PIN = "Package: *\nPin: release n=trixie\nPin-Priority: 100\n"
-INSTALL = "apt-get install docker.io docker-buildx docker-compose docker-registry mmdebstrap"
+_PROGRAMS = ("dockerd", "docker-registry", "mmdebstrap")
 _START_S = 90.0
 
 
@@ -43,10 +48,14 @@ def engine() -> Iterator[docker.DockerClient]:
         why = str(error)
     if _daemon_lives():
         raise NoEngineError(f"dockerd runs and does not answer ({why}): look at its log")
-    if not _may_install():
-        raise NoEngineError(f"no Docker engine answers: start one, or as root: {INSTALL}")
-    if any(shutil.which(name) is None for name in ("dockerd", "docker-registry", "mmdebstrap")):
-        _install()
+    if not all(map(shutil.which, _PROGRAMS)):
+        if not in_ci():
+            raise NoEngineError(
+                f"no Docker engine answers: start one, or install Debian's: {_fix()}"
+            )
+        install()
+    if os.geteuid() != 0:
+        raise NoEngineError("no Docker engine answers, and only root may start one")
     try:
         yield _running()  # systemd starts what apt installs
         return
@@ -72,17 +81,17 @@ def _daemon_lives() -> bool:
     return pid_file.exists() and Path("/proc", pid_file.read_text().strip()).exists()
 
 
-def _may_install() -> bool:
-    release = Path("/etc/os-release")
-    text = release.read_text() if release.exists() else ""
-    return os.geteuid() == 0 and 'VERSION_CODENAME="bookworm"' in text.replace(
-        "=bookworm", '="bookworm"'
-    )
-
-
-def _install() -> None:
-    Path("/etc/apt/sources.list.d/trixie.sources").write_text(_SOURCE)
-    Path("/etc/apt/preferences.d/trixie").write_text(_PIN)
+def install() -> None:
+    """Install Debian's engine and what the tests use with it. Raises NoEngineError."""
+    release = _debian()
+    if os.geteuid() != 0 or release not in ("bookworm", "trixie"):
+        raise NoEngineError(
+            f"Docker: cannot be installed by user {os.geteuid()} on {release or 'no Debian'}: "
+            "be root on Debian 12 or 13, or start an engine that is there"
+        )
+    if release == "bookworm":
+        Path("/etc/apt/sources.list.d/trixie.sources").write_text(_SOURCE)
+        Path("/etc/apt/preferences.d/trixie").write_text(_PIN)
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (
         ["apt-get", "update", "-qq"],
@@ -93,6 +102,20 @@ def _install() -> None:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode:
             raise NoEngineError(f"{' '.join(command)}: {done.stderr.strip()[-300:]}")
+
+
+def _debian() -> str:
+    """The codename of this Debian, empty on anything else."""
+    release = Path("/etc/os-release")
+    text = release.read_text() if release.exists() else ""
+    named = re.search(r'^VERSION_CODENAME="?(\w+)"?$', text, re.MULTILINE)
+    is_debian = re.search(r'^ID="?debian"?$', text, re.MULTILINE)
+    return named[1] if named and is_debian else ""
+
+
+def _fix() -> str:
+    """The command that installs an engine here."""
+    return f"sudo {sys.executable} -m tests.support.docker_engine"
 
 
 @contextmanager
@@ -117,3 +140,10 @@ def _started() -> Iterator[None]:
     finally:
         daemon.terminate()
         daemon.wait(60)
+
+
+if __name__ == "__main__":
+    try:
+        install()
+    except NoEngineError as refused:
+        sys.exit(f"docker_engine: {refused}")

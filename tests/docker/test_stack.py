@@ -3,6 +3,7 @@
 The stack is one for all drills; each starts from READY, and what still runs after it is READY again.
 """
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -53,6 +54,16 @@ def test_probes_are_open_and_the_report_is_not(stack: Stack) -> None:
     assert requests.get(f"{stack.health_url}/report", timeout=10).status_code == 401
 
 
+def test_the_health_service_can_see_what_the_server_was_made_of(stack: Stack) -> None:
+    """The provenance in the server's image lies beside the log, readable without rights."""
+    read = ["cat", "/var/log/dspark-rocm/provenance.json"]
+    seen = stack.container("healthcheck").exec_run(read)
+    assert seen.exit_code == 0, seen.output
+    built = stack.container("server").exec_run(["cat", "/opt/dspark-rocm/provenance.json"]).output
+    assert seen.output == built
+    assert json.loads(built)["tree"]["carried"] is True
+
+
 def test_ports_are_bound_to_the_loopback(stack: Stack) -> None:
     """Nothing is published beyond this host unless BIND says so."""
     for service in ("server", "healthcheck"):
@@ -75,17 +86,14 @@ def test_an_init_is_the_first_process(stack: Stack) -> None:
     assert "init" in first
 
 
-def test_a_stopped_engine_is_not_ready_then_stalled_and_recovers(stack: Stack) -> None:
-    """SIGSTOP: /health stays 200, the verdict falls to STALLED, SIGCONT brings READY back."""
+def test_an_engine_that_stops_for_a_while_is_not_ready_meanwhile(stack: Stack) -> None:
+    """SIGSTOP: /health stays 200, the verdict falls to NOT_READY, SIGCONT brings READY back."""
     pid = stack.engine_process()
     stack.signal_engine("STOP", pid)
     try:
         stack.until_state("NOT_READY", "STALLED")
         assert requests.get(f"{stack.server_url}/health", timeout=10).status_code == 200
         assert stack.probe("/readyz")[0] == 503
-        stack.until_state("STALLED")
-        assert stack.probe("/livez/engine")[0] == 503
-        assert stack.probe("/livez")[0] == 200
     finally:
         stack.signal_engine("CONT", pid)
 
@@ -115,17 +123,23 @@ def test_a_cut_network_is_not_ready_and_recovers(stack: Stack) -> None:
         network.connect(health, aliases=["healthcheck"])
 
 
-def test_a_killed_engine_is_seen_and_the_container_starts_again(stack: Stack) -> None:
-    """vLLM ends with code 0 when its engine dies: unready at once, restarted, READY by a new gate."""
+def test_a_stalled_engine_that_is_killed_is_replaced(stack: Stack) -> None:
+    """STALLED asks for a restart; vLLM ends with code 0 when its engine dies, and is READY again
+    by a new gate only."""
     before = stack.container("server").attrs["RestartCount"]
-    stack.signal_engine("KILL", stack.engine_process())
-    stack.until_state("NOT_READY", "DEAD", "SMOKE", "LOADING")
+    pid = stack.engine_process()
+    stack.signal_engine("STOP", pid)
+    stack.until_state("STALLED")
+    assert stack.probe("/livez/engine")[0] == 503
+    assert stack.probe("/livez")[0] == 200
+    stack.signal_engine("KILL", pid)
     wait_for(
         lambda: stack.container("server").attrs["RestartCount"],
         lambda count: count > before,
         "a restart",
         60,
     )
+    stack.until_state("DEAD", "SMOKE", "LOADING")
     stack.until_state("READY", deadline_s=READY_S)
     assert stack.report()["gate"]["passed"] is True
 

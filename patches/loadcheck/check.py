@@ -1,0 +1,157 @@
+"""The load check of one tree, from outside: ask `inside` in a process, and judge what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from patches.audit.contract import contract
+from patches.audit.tree import open_tree
+from patches.errors import PatchesError
+from patches.loadcheck.draft import ARCHITECTURE
+from patches.loadcheck.inside import LEVELS, NOT_IMPORTED
+from patches.series import Series
+from patches.tree import find
+
+PLATFORM = "amd"
+TIMEOUT_S = 900.0
+"""Importing vLLM takes 10 s on an idle machine, minutes on a cold disk."""
+
+_HOME = Path(__file__).resolve().parents[2]
+
+
+class LoadCheckError(PatchesError):
+    """The draft class of the tree cannot serve; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was reached. `stopped_by` says why no higher level was; None at the highest one."""
+
+    level: str
+    stopped_by: str | None
+    class_name: str
+    read: tuple[str, ...]
+    required: tuple[str, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for the provenance: ``level``, ``stopped_by``, ``class_name``, ``read``,
+        ``required``."""
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """One line for a reader."""
+        count = f"{len(self.read)} of {len(self.required)} attributes read"
+        told = f"{self.class_name}: {self.level}, {count}"
+        return f"{told}; no further: {self.stopped_by}" if self.stopped_by else told
+
+    def reached(self, level: str) -> bool:
+        """Whether the check came to `level`, one of `inside.LEVELS`, or beyond."""
+        return LEVELS.index(self.level) >= LEVELS.index(level)
+
+
+def check(root: Path, series: Series, environ: Mapping[str, str] = os.environ) -> Loaded:
+    """Run the load check on the tree at `root`, with this interpreter and its packages.
+
+    A machine that lacks something (torch, a library of the GPU's) lowers the level, which is no
+    error. Raises `LoadCheckError` when the draft lacks an attribute that shared code reads, when
+    one has another value than its source says, when a patched file raises, or when vLLM loads
+    another class; and what `contract` raises.
+    """
+    package = find(root).package
+    asked = contract(open_tree(root), ARCHITECTURE, PLATFORM)
+    changed = {target.path for patch in series.patches for target in patch.targets}
+    question = {
+        "class": asked.class_name,
+        "items": [item.as_data() for item in asked.items],
+        "sources": [str((package.parent / path).resolve()) for path in sorted(changed)],
+    }
+    answered = _ask(package.parent, question, environ)
+    if answered["faults"]:
+        raise LoadCheckError(f"load check of {asked.class_name}: {'; '.join(answered['faults'])}")
+    return Loaded(
+        level=answered["level"],
+        stopped_by=answered["stopped_by"],
+        class_name=asked.class_name,
+        read=tuple(answered["read"]),
+        required=tuple(item.path for item in asked.items),
+    )
+
+
+def _ask(root: Path, question: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The answer of a process of its own, which leaves nothing behind; see `inside.answer`."""
+    with tempfile.TemporaryDirectory(prefix="loadcheck-") as scratch:
+        asked, answered = Path(scratch, "asked.json"), Path(scratch, "answered.json")
+        asked.write_text(json.dumps(question), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "patches.loadcheck.inside",
+            str(asked),
+            str(answered),
+        ]
+        try:
+            ended = subprocess.run(
+                command,
+                env=environment(root, environ, Path(scratch)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return _nothing(f"it took longer than {TIMEOUT_S:g} s")
+        if ended.returncode or not answered.exists():
+            last = (ended.stdout.strip().splitlines() or ["no output"])[-1]
+            return _nothing(f"the process ended with {ended.returncode}: {last}")
+        found: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+        return found
+
+
+def environment(root: Path, environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """The variables of a process that imports the vLLM below `root`, on a machine without a GPU.
+
+    Caches go to `scratch`, unless `environ` names a place of its own for them.
+    """
+    paths = [str(root), *filter(None, [environ.get("PYTHONPATH")]), str(_HOME)]
+    defaults = {
+        "XDG_CACHE_HOME": str(scratch / "cache"),
+        "VLLM_CACHE_ROOT": str(scratch / "vllm"),
+        "VLLM_CONFIG_ROOT": str(scratch / "config"),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+        "AITER_JIT_DIR": str(scratch / "aiter"),
+        # A build without network has no other interface.
+        "GLOO_SOCKET_IFNAME": "lo",
+        # AITER asks rocminfo, which needs a GPU, unless this names the architecture.
+        "GPU_ARCHS": "gfx950",
+    }
+    return {
+        **defaults,
+        **environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TMPDIR": str(scratch),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "1",
+        # Nothing is compiled; vLLM keeps Triton without a driver when the second is empty
+        # (vllm/triton_utils/importing.py).
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def _nothing(why: str) -> dict[str, Any]:
+    return {"level": NOT_IMPORTED, "faults": [], "stopped_by": why, "read": []}

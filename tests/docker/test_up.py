@@ -1,0 +1,48 @@
+"""`python -m deploy.host up` on a real engine, when the server cannot come up."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.rehearsal.supervisor import free_port
+from tests.support.containers import Build, Images
+
+pytestmark = pytest.mark.docker
+
+
+def test_a_crash_loop_names_its_cause(build: Build, images: Images, tmp_path: Path) -> None:
+    """A server that ends again and again is not waited for: `up` explains its log and fails."""
+    empty = tmp_path / "site"
+    empty.mkdir()
+    given = {
+        "COMPOSE_PROJECT_NAME": f"dspark-test-loop-{os.getpid()}",
+        "SERVER_IMAGE": images.server,
+        "HEALTH_IMAGE": images.health,
+        "SERVER_PORT": str(free_port()),
+        "HEALTH_PORT": str(free_port()),
+        "REHEARSAL_SITE": str(empty),  # torch is not there
+    }
+
+    def host(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "deploy.host", "--profile", "rehearsal", command],
+            cwd=build.context,
+            env={**os.environ, **given},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    try:
+        ended = host("up")
+        assert ended.returncode == 1, ended.stdout
+        assert "host: the server ended 3 times; its log says:" in ended.stdout
+        told = ended.stdout.partition("its log says:")[2]
+        assert "No module named 'torch'" in told
+    finally:
+        assert host("down").returncode == 0
