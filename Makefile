@@ -1,6 +1,8 @@
 # Each target is one or two commands; `make` alone lists them.
 PYTHON ?= python3
 PROFILE ?= mi355x
+# Files of tests side by side, one for each core; more would start a server each and take 3 GB.
+WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help test smoke-test rehearsal plan preflight build up down logs status weights evidence \
@@ -13,7 +15,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... for some
-	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $(TESTS)
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $(WORKERS) $(TESTS)
 
 smoke-test: ## set up, start what is here to test, and print what holds and what does not
 	@$(PYTHON) -m deploy smoke
@@ -55,7 +57,7 @@ prove: ## the long statistical proofs, and the audit over every release
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $(TESTS)
 
 bench: ## measure what the documents state, as ratios in one run
-	@python="$$($(environment) rehearsal)" && "$$python" tests/bench/bench_explain.py
+	@python="$$($(environment) rehearsal)" && "$$python" -m tests.bench $(BENCH)
 
 lint: ## ruff, strict mypy, and the generated files against their sources
 	@python="$$($(environment) rehearsal)" && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy && "$$python" -m deploy.monitoring.dashboard --check && "$$python" -m healthcheck.reference --check

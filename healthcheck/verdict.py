@@ -955,15 +955,13 @@ def _gate_want(memory: Memory, now: float, health: Health) -> Want | None:
     step = gate.step
     # Both seeds of a round share a prompt: that they differ is what the second one shows.
     shares = step in (Step.PROBE, Step.SECOND_SEED)
-    # Long prompts and batches have kernels of their own to compile.
-    compiles = step is Step.WARM_UP or step is Step.LONG or step is Step.AT_ONCE
     want = Want(
         step,
         memory.epoch,
         f"{memory.epoch}-{gate.round}" + ("" if shares else f"-{step.value}"),
         seed=2 * gate.round + (2 if step is Step.SECOND_SEED else 1),
         tokens=health.gate_tokens,
-        timeout_s=health.warmup_timeout_s if compiles else health.generation_timeout_s,
+        timeout_s=_gate_timeout_s(step, health),
         requests=health.gate_requests if step is Step.AT_ONCE else 1,
     )
     return _long(want, memory.max_model_len, health) if step is Step.LONG else want
@@ -977,6 +975,18 @@ def _long(want: Want, longest: int | None, health: Health) -> Want:
     return replace(
         want, tokens=tokens, prompt_tokens=min(health.long_prompt_tokens, longest - tokens)
     )
+
+
+def gate_limit_s(health: Health) -> float:
+    """The longest that one round of the gate can take: every step's time-out."""
+    steps = _gate_steps(None, health)
+    return sum(_gate_timeout_s(step, health) for step in steps)
+
+
+def _gate_timeout_s(step: Step, health: Health) -> float:
+    # Long prompts and batches have kernels of their own to compile.
+    compiles = step in (Step.WARM_UP, Step.LONG, Step.AT_ONCE)
+    return health.warmup_timeout_s if compiles else health.generation_timeout_s
 
 
 def _gate_steps(longest: int | None, health: Health) -> tuple[Step, ...]:

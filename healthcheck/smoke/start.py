@@ -11,6 +11,7 @@ from healthcheck.client import Client
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, Stopped, fault, scrape
+from healthcheck.verdict import gate_limit_s
 
 OLDEST = (0, 26)
 _POLL_S = 0.5
@@ -91,7 +92,7 @@ def ready(session: Session) -> Iterator[Check]:
 def _await_ready(session: Session, health: Client) -> Check:
     target = session.target
     budgets = target.profile.health
-    limit = budgets.warmup_timeout_s + 2 * budgets.generation_timeout_s
+    limit = gate_limit_s(budgets)
     began = time.monotonic()
     told = ""
     while True:

@@ -26,6 +26,7 @@ from healthcheck.verdict import (
     Want,
     advance,
     begin,
+    gate_limit_s,
     next_look_s,
     verdict,
     wants,
@@ -907,3 +908,11 @@ def test_a_canary_is_sent_when_it_is_due() -> None:
     while machine.wanted() is None:
         machine.see(OK, metrics=metrics(), after=next_look_s(machine.memory, machine.policy))
     assert machine.memory.evidence_age_s(machine.now) == pytest.approx(7.0, abs=1.4 + 1.0)
+
+
+def test_the_gate_has_a_limit() -> None:
+    """A round takes no longer than its steps' time-outs together; steps left out do not count."""
+    health = Health(warmup_timeout_s=900.0, generation_timeout_s=180.0)
+    assert gate_limit_s(health) == 3 * 900.0 + 2 * 180.0
+    short = replace(health, long_prompt_tokens=0, gate_requests=1)
+    assert gate_limit_s(short) == 900.0 + 2 * 180.0
