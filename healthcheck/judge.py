@@ -352,6 +352,9 @@ def _sampling(completion: Completion) -> Finding:
     evidence = {"argmax_tokens": picked, "tokens": len(top), "chance_of_all_argmax": chance}
     if picked < len(top):
         return Finding("sampling", Outcome.GOOD, evidence=evidence)
+    if max(values) - min(values) <= LOGPROB_TOLERANCE:
+        # A dead head: all tokens are equally likely, so any sampled one is a top one.
+        return Finding("sampling", Outcome.UNKNOWN, "sampling.greedy", evidence)
     outcome = Outcome.BAD if chance < ARGMAX_CHANCE else Outcome.UNKNOWN
     return Finding("sampling", outcome, "sampling.greedy", evidence)
 

@@ -326,3 +326,16 @@ def test_any_json_is_judged_without_an_exception(body: Any) -> None:
     findings, _ = judge(answer(json.dumps(body)), asked_tokens=8, counters=Counters())
     assert findings
     worst(findings)
+
+
+def test_a_dead_head_is_not_called_greedy() -> None:
+    """With every token equally likely each is a top one: the logprobs are bad, sampling is not."""
+
+    def flatten(choice: dict[str, Any]) -> None:
+        block = choice["logprobs"]
+        block["token_logprobs"] = [-6.93] * len(block["token_logprobs"])
+        block["top_logprobs"] = [dict.fromkeys(row, -6.93) for row in block["top_logprobs"]]
+
+    found = by_check(judge(answer(mutated(flatten)), asked_tokens=TOKENS)[0])
+    assert found["logprobs"].code == "numerics.constant"
+    assert found["sampling"].outcome is Outcome.UNKNOWN

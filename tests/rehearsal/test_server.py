@@ -14,6 +14,10 @@ import requests
 
 from deploy import recipe
 from deploy.rehearsal.tokenizer import VOCABULARY
+from healthcheck.client import Client
+from healthcheck.generate import Generator
+from healthcheck.loop import InlineRunner, Loop
+from healthcheck.verdict import Policy, State
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer
 
 pytestmark = pytest.mark.real
@@ -190,6 +194,20 @@ def failed(server: RehearsalServer) -> bool:
         return True
 
 
+def refused_by_the_gate(server: RehearsalServer) -> list[str]:
+    """The reasons of the health service's first failed round on a real server."""
+    profile = recipe.load().profile("rehearsal")
+    client, policy = Client(server.url), Policy(profile.health, MODEL)
+    runner = InlineRunner(Generator(client, policy))
+    loop = Loop(client, policy, runner=runner, say=lambda _: None)
+    for _ in range(10):
+        memory = loop.turn().memory
+        assert memory.state in (State.LOADING, State.SMOKE)
+        if memory.gate.failures:
+            break
+    return [note.code for note in loop.snapshot.verdict.notes]
+
+
 def test_nan_weights_answer_with_nothing(tmp_path: Path) -> None:
     """NaN weights: /health is 200, a request with logprobs is a 400 that says NaN, drafts are vain."""
     with RehearsalServer(tmp_path / "log", fault="nan-weights") as server:
@@ -202,6 +220,7 @@ def test_nan_weights_answer_with_nothing(tmp_path: Path) -> None:
         counters = server.counters()
         assert counters["drafts_total"] > 0
         assert counters["accepted_tokens_total"] == 0
+        assert refused_by_the_gate(server) == ["numerics.nan", "gate.failed"]
         assert server.health() == 200
 
 
@@ -212,4 +231,5 @@ def test_dead_lm_head_gives_constant_logprobs(tmp_path: Path) -> None:
         assert answer.status_code == 200
         logprobs = answer.json()["choices"][0]["logprobs"]["token_logprobs"]
         assert logprobs == pytest.approx([-math.log(len(VOCABULARY))] * len(logprobs), abs=1e-4)
+        assert refused_by_the_gate(server) == ["numerics.constant", "gate.failed"]
         assert server.health() == 200
