@@ -44,6 +44,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
             *("--require-hashes", "--no-deps", "--dest", str(folder / "docker" / "wheels")),
             *("--requirement", str(ROOT / "healthcheck" / "requirements.lock")),
+            *("--requirement", str(ROOT / "healthcheck" / "requirements-grpc.lock")),
         ],
         check=True,
     )

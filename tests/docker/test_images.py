@@ -210,7 +210,8 @@ def test_the_health_image_runs_without_root_or_a_writable_file(
 def test_the_health_image_is_built_through_a_private_ca_and_index(
     build: Build, images: Images, tmp_path: Path
 ) -> None:
-    """With secrets `ca` and `pip` the packages come from an index that only they make reachable."""
+    """With secrets `ca` and `pip` the packages come from an index that only they make reachable;
+    with GRPC=1 those of the extra too."""
     wheels = build.context / "docker" / "wheels"
     with private_index(wheels, tmp_path) as (index, certificate):
         configuration = tmp_path / "pip.conf"
@@ -225,10 +226,14 @@ def test_the_health_image_is_built_through_a_private_ca_and_index(
             without = build.attempt(*arguments, images.root, *options)
             assert without.returncode != 0
             assert "certificate verify failed" in without.stdout
-            build(*arguments, images.root, *options, "--secret", f"id=ca,src={certificate}")
+            options += ["--secret", f"id=ca,src={certificate}", "--build-arg", "GRPC=1"]
+            built = build(*arguments, images.root, *options)
         finally:
             for before, now in moved:
                 now.rename(before)
+    imports = "import sys; sys.path.insert(0, '/build/site'); import grpc_health.v1.health"
+    run = ("docker", "run", "--rm", "--network", "none", built, "python3", "-c", imports)
+    subprocess.run(run, check=True)
 
 
 def test_a_wheel_that_is_not_the_locked_one_gives_no_image(build: Build, images: Images) -> None:
