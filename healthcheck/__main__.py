@@ -11,11 +11,12 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from healthcheck import settings
-from healthcheck.answers import Answer, Failure
-from healthcheck.client import Client
-from healthcheck.settings import SettingsError
+# `explain` runs on a bare Python: what the other commands need is imported by them.
+if TYPE_CHECKING:
+    from healthcheck.answers import Answer
+    from healthcheck.client import Client
 
 GOOD, BAD, UNKNOWN = 0, 1, 2
 PATHS = {"startup": "/startupz", "ready": "/readyz", "live": "/livez/engine"}
@@ -35,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         module = importlib.import_module(f"healthcheck.{argv[0]}")
         return int(module.main(argv[1:]))
     args = _parser().parse_args(argv)
+    from healthcheck.settings import SettingsError
+
     try:
         return int(args.run(args))
     except SettingsError as e:
@@ -58,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--api-key-file", type=Path, help="file with the server's API key")
     p.add_argument("--token-file", type=Path, help="file with the token of /, /report and /drain")
     p.add_argument("--log", type=Path, help="the server's log, to name causes")
-    p.add_argument("--drain", type=float, default=settings.DRAIN_S, help="seconds after SIGTERM")
+    p.add_argument("--drain", type=float, help="seconds between SIGTERM and the end")
     p.add_argument("--recipe", type=Path, help="recipe file")
     p.set_defaults(run=run_serve)
 
@@ -78,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
+    from healthcheck import service, settings
+
     made = settings.make(
         args.profile,
         target=args.target,
@@ -87,19 +92,20 @@ def run_serve(args: argparse.Namespace) -> int:
         api_key_file=args.api_key_file,
         token_file=args.token_file,
         log=args.log,
-        drain_s=args.drain,
+        drain_s=settings.DRAIN_S if args.drain is None else args.drain,
         grpc_port=args.grpc_port,
         recipe_file=args.recipe,
         speculation=os.environ.get("DSPARK_SPECULATION", "on"),
     )
-    from healthcheck import service  # what only `serve` needs: 24 MB and half a second
-
     service.serve(made, service.listen(made.host, made.port))
     return GOOD
 
 
 def run_check(args: argparse.Namespace) -> int:
     """One question, one line, one exit code."""
+    from healthcheck import settings
+    from healthcheck.client import Client
+
     code, line = _ask(Client(settings.url("--url", args.url)), args.what)
     print(line)
     return code
@@ -107,6 +113,10 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_wait(args: argparse.Namespace) -> int:
     """Ask until good or out of time; every change is told on stderr, the last line on stdout."""
+    from healthcheck import settings
+    from healthcheck.client import Client
+    from healthcheck.settings import SettingsError
+
     if args.timeout < 0:
         raise SettingsError(f"--timeout: got {args.timeout}; give seconds, 0 or more")
     client = Client(settings.url("--url", args.url))
@@ -125,6 +135,8 @@ def run_wait(args: argparse.Namespace) -> int:
 
 
 def _ask(client: Client, what: str) -> tuple[int, str]:
+    from healthcheck.answers import Failure
+
     answer = client.get(f"{PATHS[what]}?verbose", deadline_s=ASK_S, limit_bytes=65536)
     if isinstance(answer, Failure):
         return UNKNOWN, f"UNKNOWN service.unreachable ({answer.detail})"

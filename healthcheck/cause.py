@@ -73,6 +73,7 @@ class Log:
             return
         found = self._explainer.result()
         self._startup = found.startup
-        if found.cause is not None:
-            cause = found.cause
-            self._cause = Cause(cause.id, found.headline, cause.remedy, cause.source)
+        # A process that was killed from outside leaves nothing but the consequences.
+        told = found.cause or next(iter(found.wrappers), None)
+        if told is not None:
+            self._cause = Cause(told.id, found.headline, told.remedy, told.source)

@@ -146,3 +146,21 @@ def test_other_commands_are_loaded_when_asked_for() -> None:
     assert result.returncode == 0
     assert "explain" in result.stdout
     assert main(["check", "--url", "x"]) == 2
+
+
+def test_a_log_is_explained_by_a_bare_python() -> None:
+    """Where none of the service's packages is installed, `explain` and the help still run."""
+    missing = ("requests", "prometheus_client", "starlette", "uvicorn", "urllib3")
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({missing!r})); "
+    program = blocked + "from healthcheck.__main__ import main; sys.exit(main())"
+    log = "tests/healthcheck/data/log-missing-d2t.log"
+    for arguments, code in ((["explain", log], 1), (["--help"], 0)):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert ran.returncode == code, ran.stderr
+    assert "explain" in ran.stdout
