@@ -5,7 +5,7 @@ PROFILE ?= mi355x
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help test smoke-test rehearsal plan preflight build up down logs status weights evidence \
+.PHONY: help test smoke-test environment rehearsal plan preflight build up down logs status weights evidence \
 	test-containers prove bench lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
@@ -19,6 +19,9 @@ test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... 
 
 smoke-test: ## set up, start what is here to test, and print what holds and what does not
 	@$(PYTHON) -m deploy smoke
+
+environment: ## make the locked environment of tests and rehearsal, once per machine
+	@$(environment) rehearsal
 
 rehearsal: ## run vLLM and the health service on the CPU in the foreground
 	@python="$$($(environment) rehearsal)" && exec "$$python" -m deploy.rehearsal run
