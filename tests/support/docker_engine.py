@@ -24,7 +24,7 @@ import docker
 _PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "docker-compose")
 _EXTRAS = ("docker-registry", "mmdebstrap")
 _SOURCE = """Types: deb
-URIs: http://deb.debian.org/debian
+URIs: {mirror}
 Suites: trixie
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
@@ -90,7 +90,8 @@ def install() -> None:
             "be root on Debian 12 or 13, or start an engine that is there"
         )
     if release == "bookworm":
-        Path("/etc/apt/sources.list.d/trixie.sources").write_text(_SOURCE)
+        source = _SOURCE.format(mirror=_mirror(release))
+        Path("/etc/apt/sources.list.d/trixie.sources").write_text(source)
         Path("/etc/apt/preferences.d/trixie").write_text(_PIN)
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (
@@ -102,6 +103,17 @@ def install() -> None:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode:
             raise NoEngineError(f"{' '.join(command)}: {done.stderr.strip()[-300:]}")
+
+
+def _mirror(release: str) -> str:
+    """Where this host's own apt takes the release from. Raises NoEngineError."""
+    listing = ["apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)"]
+    told = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
+    for line in told.splitlines():
+        suite, component, uri = line.split(" ", 2)
+        if (suite, component) == (release, "main"):
+            return uri
+    raise NoEngineError(f"apt: lists no source of {release} main; run apt-get update")
 
 
 def _debian() -> str:
