@@ -28,6 +28,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from deploy import environment, recipe
 from deploy.environment import SetupError
+from deploy.files import write_whole
 from deploy.preflight import checks, facts
 from deploy.preflight import cli as preflight
 from deploy.preflight.findings import Unknown
@@ -440,7 +441,7 @@ def main(argv: Sequence[str] | None = None, smoke: Smoke = run_smoke) -> int:
         if blocked:
             raise EvidenceError(f"--out {args.out}: {blocked}; give a file that can be written")
         found = gather(target, host, loaded, smoke)
-        _write(args.out, json.dumps(found, indent=2) + "\n")
+        write_whole(args.out, json.dumps(found, indent=2) + "\n")
     except SystemExit as e:  # --help
         return int(e.code or 0)
     except (EvidenceError, RecipeError, SetupError, OSError) as e:
@@ -499,17 +500,6 @@ def _why_not(path: Path) -> str:
     while not folder.exists():
         folder = folder.parent
     return "" if folder.is_dir() and os.access(folder, os.W_OK) else f"{folder}: cannot be written"
-
-
-def _write(path: Path, text: str) -> None:
-    """Put a file in place as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _say(text: str) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from deploy import environment, recipe
 from deploy.environment import SetupError
+from deploy.files import write_whole
 from deploy.recipe import Profile, Recipe, RecipeError
 from patches import series
 from patches.errors import PatchesError
@@ -261,11 +262,8 @@ def env_text(values: Mapping[str, str]) -> str:
 
 def write(profile: Profile, values: Mapping[str, str], purpose: str = "") -> Path:
     """The env file of a profile, whole or not at all."""
-    ENV_FILES.mkdir(parents=True, exist_ok=True)
     path = ENV_FILES / f"{profile.name}{purpose}.env"
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(env_text(values), encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, env_text(values))
     return path
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from deploy import recipe
+from deploy.files import write_whole
 from deploy.recipe import RecipeError
 from healthcheck import settings
 from healthcheck.client import Client, Secret
@@ -18,7 +19,7 @@ from healthcheck.settings import SettingsError
 from healthcheck.smoke import compare, results
 from healthcheck.smoke.junit import junit
 from healthcheck.smoke.page import page
-from healthcheck.smoke.results import Report, ReportError, write_whole
+from healthcheck.smoke.results import Report, ReportError
 from healthcheck.smoke.run import OPTIONAL, run
 from healthcheck.smoke.target import BUDGET_S, Target
 from healthcheck.smoke.terminal import has_colour, table

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from deploy.files import write_whole
 from healthcheck.acceptance import wilson
 from healthcheck.exposition import Speculation
 from healthcheck.judge import Outcome
@@ -175,17 +175,6 @@ class Report:
     def write(self, path: Path) -> None:
         """The report as JSON, atomically. Raises OSError."""
         write_whole(path, self.as_json())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Put a file in place as a whole or not at all; missing folders are made. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Report:
