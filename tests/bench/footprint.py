@@ -1,0 +1,125 @@
+"""Figure: memory and CPU of the service with the default budgets, on an idle and a busy server."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from deploy import recipe
+from tests.bench.figure import Figure, Goal, Strip
+from tests.bench.watched import READY_DEADLINE_S, Service, service
+from tests.support.scripted_server import MODEL, ScriptedServer
+
+PROFILE = "mi355x"
+SECONDS = 30
+MEMORY_GOAL_MB = 60.0
+CPU_GOAL = 1.0  # percent of a core
+# A whole exposition of vLLM 0.27.1, of which the scripted server renders what the verdict reads.
+CAPTURE = Path(__file__).parents[1] / "healthcheck/data/metrics.txt"
+
+
+class FullServer(ScriptedServer):
+    """A scripted server whose /metrics is as long as the real one's."""
+
+    def exposition(self) -> str:
+        """Its own numbers, then every family of the capture that it does not render."""
+        own = super().exposition()
+        names = {line.split("{")[0].split(" ")[0] for line in own.splitlines()}
+        lines = CAPTURE.read_text(encoding="utf-8").splitlines()
+        rest = [x for x in lines if x.split("{")[0].split(" ")[0] not in names]
+        return own + "\n".join(rest) + "\n"
+
+
+def measure() -> Sequence[Figure]:
+    """Resident memory after a minute each, and the CPU used in it."""
+    server = FullServer()
+    try:
+        with service(PROFILE, server.url, model=MODEL) as watching:
+            if watching.wait(True, READY_DEADLINE_S) is None:
+                watching.wait_ready()
+            idle = _shares(watching, SECONDS)
+            with_probes = _probed(watching, SECONDS)
+            over = threading.Event()
+            threading.Thread(target=_traffic, args=(server, over), daemon=True).start()
+            busy = _shares(watching, SECONDS)
+            over.set()
+            memory = psutil.Process(watching.process.pid).memory_info().rss / 1e6
+            size = len(server.exposition())
+    finally:
+        server.down()
+    interval = recipe.load().profile(PROFILE).health.scrape_interval_s
+    measured = {"idle server": idle, "busy server": busy, "idle, with probes": with_probes}
+    worst = max(statistics.mean(idle), statistics.mean(busy))
+    return [
+        Figure(
+            name="footprint",
+            title="CPU share and memory of the service",
+            how=(
+                f"`python -m healthcheck serve --profile {PROFILE}` on a local server whose "
+                f"/metrics has the length of a real one ({size / 1000:.0f} kB), scraped every "
+                f"{interval:.0f} s as by default, after the gate; {SECONDS} s each. With probes: "
+                "/readyz, /livez/engine and /metrics asked every second as well."
+            ),
+            columns=("server", "CPU, mean of a core", "most in 10 s"),
+            rows=tuple(
+                (name, f"{statistics.mean(s):.2f} %", f"{max(s):.2f} %")
+                for name, s in measured.items()
+            ),
+            plot=Strip(
+                "CPU, each dot 10 s",
+                "% of a core",
+                tuple((name, tuple(s)) for name, s in measured.items()),
+                goal=CPU_GOAL,
+                goal_label="goal 1 %",
+            ),
+            goals=(
+                Goal(
+                    f"<= {MEMORY_GOAL_MB:.0f} MB resident",
+                    f"{memory:.1f} MB",
+                    memory <= MEMORY_GOAL_MB,
+                ),
+                Goal("<= 1 % of a core at the default scrape", f"{worst:.2f} %", worst <= CPU_GOAL),
+            ),
+            notes=(f"Resident memory after {3 * SECONDS} s: {memory:.1f} MB.",),
+            raw={"memory_mb": memory, "cpu_percent": measured},
+        )
+    ]
+
+
+def _shares(watching: Service, seconds: int) -> list[float]:
+    """Percent of a core used in each 10 s."""
+    process, shares = psutil.Process(watching.process.pid), []
+    for _ in range(seconds // 10):
+        before, began = process.cpu_times(), time.monotonic()
+        time.sleep(10)
+        after = process.cpu_times()
+        used = after.user + after.system - before.user - before.system
+        shares.append(100 * used / (time.monotonic() - began))
+    return shares
+
+
+def _probed(watching: Service, seconds: int) -> list[float]:
+    over = threading.Event()
+
+    def ask() -> None:
+        import requests
+
+        while not over.wait(1.0):
+            for path in ("/readyz", "/livez/engine", "/metrics"):
+                requests.get(watching.url + path, timeout=10)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return _shares(watching, seconds)
+    finally:
+        over.set()
+
+
+def _traffic(server: ScriptedServer, over: threading.Event) -> None:
+    while not over.wait(1.0):
+        server.serve_traffic()
