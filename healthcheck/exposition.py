@@ -17,6 +17,7 @@ from healthcheck.answers import Answer, Failure, FailureKind
 
 PROCESS_START = "process_start_time_seconds"
 TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+FIRST_TOKENS = "vllm:time_to_first_token_seconds_count"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 CACHE_USAGE = "vllm:kv_cache_usage_perc"
@@ -29,6 +30,7 @@ NEEDED = frozenset(
     {
         PROCESS_START,
         *TOKENS,
+        FIRST_TOKENS,
         RUNNING,
         WAITING,
         CACHE_USAGE,
@@ -87,6 +89,12 @@ class EngineSample:
     waiting: float = 0.0
     cache_usage: float | None = None
     speculation: Speculation | None = None  # None: the server does not speculate
+    first_tokens: float | None = None  # tokens that a prefill made, one a request
+
+    @property
+    def decoded_tokens(self) -> float | None:
+        """Tokens that came of decode steps, each of which a draft goes before."""
+        return None if self.first_tokens is None else self.generation_tokens - self.first_tokens
 
     @property
     def has_work(self) -> bool:
@@ -190,4 +198,5 @@ def _engine(label: str, numbers: dict[str, float], positions: dict[int, float]) 
         numbers.get(WAITING, 0.0),
         numbers.get(CACHE_USAGE),
         speculation,
+        numbers.get(FIRST_TOKENS),
     )

@@ -21,6 +21,7 @@ from healthcheck.exposition import Speculation
 # Python's own JSON writer says it so (vLLM PR 41136).
 NAN_MESSAGE = "Out of range float values are not JSON compliant"
 ARGMAX_CHANCE = 1e-4
+CHANCE = "chance_of_all_argmax"
 # vLLM writes -inf as -9999.0 in a completion's logprobs.
 NO_LOGPROB = -9999.0
 # Logprobs come as float32 printed in full: equal means equal up to its last bits.
@@ -97,7 +98,8 @@ def judge(
     """Every finding about one completion or chat answer, and what was read of it.
 
     `counters` None: the server is not expected to speculate. `scored` False leaves out the tests
-    that need more than a canary's few tokens (sampling mode, draft counter). `needle` is what the
+    that need more than a canary's few tokens: sampling mode is never bad then, the draft counter
+    not looked at. `needle` is what the
     text must hold.
     """
     refusal = _refusal(answer)
@@ -115,10 +117,15 @@ def judge(
     ]
     if needle is not None:
         findings.append(_needle(completion, needle))
+    sampling = _sampling(completion)
     if scored:
-        findings.append(_sampling(completion))
+        findings.append(sampling)
         if counters is not None:
             findings.append(_drafting(counters))
+    elif CHANCE in sampling.evidence:
+        # A canary's few tokens tell nothing alone; the verdict takes several together.
+        alone = Outcome.GOOD if sampling.outcome is Outcome.GOOD else Outcome.UNKNOWN
+        findings.append(replace(sampling, outcome=alone))
     return tuple(findings), completion
 
 
@@ -349,7 +356,7 @@ def _sampling(completion: Completion) -> Finding:
         return Finding("sampling", Outcome.UNKNOWN, "sampling.greedy", {"top_logprobs": False})
     picked = sum(t - v <= LOGPROB_TOLERANCE for v, t in zip(values, top, strict=True))
     chance = math.exp(min(sum(top), 0.0))
-    evidence = {"argmax_tokens": picked, "tokens": len(top), "chance_of_all_argmax": chance}
+    evidence = {"argmax_tokens": picked, "tokens": len(top), CHANCE: chance}
     if picked < len(top):
         return Finding("sampling", Outcome.GOOD, evidence=evidence)
     if max(values) - min(values) <= LOGPROB_TOLERANCE:

@@ -28,7 +28,7 @@ from healthcheck import page, report
 from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
 from healthcheck.grpc_health import GrpcHealth
-from healthcheck.loop import Loop, to_stderr
+from healthcheck.loop import Loop, Snapshot, to_stderr
 from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings, SettingsError
 from healthcheck.verdict import Surfaces
@@ -55,17 +55,25 @@ def app(loop: Loop, settings: Settings) -> Starlette:
     registry.register(_FromSnapshot(loop))
 
     def probe(passes: Callable[[Surfaces], bool], needs_loop: bool) -> Callable[..., object]:
+        told: tuple[Snapshot, bool, Response] | None = None
+
+        def answer(snapshot: Snapshot, stopped: bool, text: str) -> Response:
+            status = 200 if passes(snapshot.verdict.surfaces) and not stopped else 503
+            return PlainTextResponse(_STOPPED + text if stopped else text, status, _NO_STORE)
+
         async def handler(request: Request) -> Response:
+            nonlocal told
             snapshot = loop.snapshot
             # A verdict that nobody renews says nothing about now.
             stopped = needs_loop and not loop.turns_on
-            status = 200 if passes(snapshot.verdict.surfaces) and not stopped else 503
-            if "verbose" in request.query_params:
-                text = report.verbose(snapshot, loop.clock())
-            else:
+            if request.scope["query_string"] and "verbose" in request.query_params:
+                return answer(snapshot, stopped, report.verbose(snapshot, loop.clock()))
+            # One answer a turn is made, and sent to all who ask.
+            if told is None or told[0] is not snapshot or told[1] is not stopped:
                 codes = " ".join(n.code for n in snapshot.verdict.notes)
                 text = f"{snapshot.verdict.state.value} {codes}".rstrip() + "\n"
-            return PlainTextResponse(_STOPPED + text if stopped else text, status, _NO_STORE)
+                told = (snapshot, stopped, answer(snapshot, stopped, text))
+            return told[2]
 
         return handler
 

@@ -19,7 +19,7 @@ from deploy.recipe import Health
 from healthcheck import acceptance
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
-from healthcheck.judge import Completion, Finding, Outcome, Step, differs, worst
+from healthcheck.judge import CHANCE, Completion, Finding, Outcome, Step, differs, worst
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 
@@ -34,6 +34,8 @@ RECHECK_S = 1.0
 # A gate that fails is tried again ever more slowly, up to this pause.
 GATE_PAUSE_LIMIT_S = 60.0
 CANARY_JITTER = 0.2
+# Of several canaries together; there are thousands a day, so far under that of one probe.
+CANARIES_ARGMAX_CHANCE = 1e-8
 TIMELINE_KEPT = 64
 
 
@@ -195,12 +197,15 @@ class EngineMemory:
     moved_at: float
     work_since: float | None = None
     unmoved: int = 0
+    writes: bool = False  # the last reading saw new tokens of it
     asked_at: float = float("-inf")  # by a canary of its own
     window: Speculation = NOTHING
     windows: tuple[Speculation, ...] = ()
     low: Alarm = Alarm()
     collapsed: Alarm = Alarm()
     high: Alarm = Alarm()
+    undrafted: float = 0.0  # tokens of decode steps since a draft was counted
+    not_drafting: Alarm = Alarm()
 
     def stuck_for(self, at: float) -> float:
         """Seconds since it should have made a step."""
@@ -280,6 +285,7 @@ class Memory:
 
     gate: Gate = Gate()
     generations: int = 0
+    argmax_chance: float = 1.0  # that sampling gave nothing but top tokens since it last did not
     last_generation: Generation | None = None
     good_generation_at: float | None = None
     progress_at: float | None = None
@@ -389,7 +395,7 @@ def wants(memory: Memory, now: float, policy: Policy) -> Want | None:
             return _gate_want(memory, now, health)
         case State.STALLED:
             return _for_engine(_canary(memory, health), memory, memory.unanswered_by)
-        case State.NOT_READY if not memory.recovery_generation:
+        case State.NOT_READY if not memory.recovery_generation and _rested(memory, now, health):
             return _for_engine(_recovery_want(memory, health), memory, _doubted(memory))
         case State.READY | State.DEGRADED:
             if _canary_is_due(memory, now, health):
@@ -535,6 +541,7 @@ def _forget_engine(memory: Memory) -> Memory:
         over_stall=0,
         stale=0,
         gate=Gate(round=memory.gate.round + 1),
+        argmax_chance=1.0,
         good_generation_at=None,
         progress_at=None,
         recovery_good=0,
@@ -586,8 +593,29 @@ def _observe_engine(
         moved_at=at if moved else known.moved_at,
         work_since=work_since,
         unmoved=0 if moved or work_since is None else known.unmoved + 1,
+        writes=sample.generation_tokens > known.sample.generation_tokens,
     )
+    engine = _observe_drafting(engine, known.sample, health)
     return _observe_acceptance(engine, known.sample, counts, health)
+
+
+def _observe_drafting(engine: EngineMemory, before: EngineSample, health: Health) -> EngineMemory:
+    """A window of decoded tokens without one draft is bad; any draft is good. The tokens of
+    prefills do not count: a client that asks for one token makes no draft."""
+    now = engine.sample
+    if now.speculation is None or before.speculation is None:
+        return engine
+    needed = _hysteresis(health)
+    if now.speculation.drafts > before.speculation.drafts:
+        drafting = engine.not_drafting.after(Outcome.GOOD, *needed)
+        return replace(engine, undrafted=0.0, not_drafting=drafting)
+    if now.decoded_tokens is None or before.decoded_tokens is None:
+        return engine
+    undrafted = engine.undrafted + max(now.decoded_tokens - before.decoded_tokens, 0.0)
+    if undrafted < health.acceptance_window_drafts:
+        return replace(engine, undrafted=undrafted)
+    drafting = engine.not_drafting.after(Outcome.BAD, *needed)
+    return replace(engine, undrafted=0.0, not_drafting=drafting)
 
 
 def _observe_acceptance(
@@ -610,10 +638,31 @@ def _observe_acceptance(
     )
 
 
+def _observe_sampling(memory: Memory, generation: Generation) -> tuple[float, Generation]:
+    """The chance that sampling gave only top tokens so far, and the generation, whose sampling is
+    bad when that has become incredible."""
+    sampling = next((f for f in generation.findings if f.check == "sampling"), None)
+    chance = sampling.evidence.get(CHANCE) if sampling is not None else None
+    if sampling is None or not isinstance(chance, float):
+        return memory.argmax_chance, generation
+    if sampling.outcome is Outcome.GOOD:
+        return 1.0, generation
+    together = memory.argmax_chance * chance
+    if together >= CANARIES_ARGMAX_CHANCE:
+        return together, generation
+    bad = replace(
+        sampling, outcome=Outcome.BAD, evidence={**sampling.evidence, "chance_together": together}
+    )
+    rest = tuple(f for f in generation.findings if f is not sampling)
+    return together, replace(generation, findings=(*rest, bad))
+
+
 def _observe_generation(memory: Memory, generation: Generation, health: Health) -> Memory:
+    argmax_chance, generation = _observe_sampling(memory, generation)
     outcome = generation.outcome
     seen = replace(
         memory,
+        argmax_chance=argmax_chance,
         generations=memory.generations + 1,
         last_generation=generation,
         generation=memory.generation.after(outcome, health.bad_verdicts, 1),
@@ -674,14 +723,18 @@ def _gate_after(gate: Gate, generation: Generation, at: float, health: Health) -
     )
 
 
+def _is_hidden(reading: Reading) -> bool:
+    """The server answers /health and does not show its scheduler."""
+    answers = _transport_outcome(reading.health) is Outcome.GOOD
+    return answers and not isinstance(reading.metrics, Exposition)
+
+
 def _observe_silence(memory: Memory, earlier: Memory, reading: Reading, health: Health) -> Memory:
     """Counts the readings in which work waited and nothing moved."""
     moved = memory.awaited_step_at == reading.at
     seen = replace(memory, silent=earlier.silent + 1 if memory.asked and not moved else 0)
     # A server that answers /health but hides its scheduler may be busy: restarting it is a guess.
-    hidden = _transport_outcome(reading.health) is Outcome.GOOD and not isinstance(
-        reading.metrics, Exposition
-    )
+    hidden = _is_hidden(reading)
     stalled = seen.stuck_for(reading.at) >= health.stall_budget_s and not hidden
     age = seen.evidence_age_s(reading.at)
     stale = age is not None and age >= health.evidence_max_age_s
@@ -822,7 +875,9 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
         ] or [Note("generation.failed")]
     stuck = memory.stuck_for(reading.at)
     confirmed = max([memory.silent, *[e.unmoved for e in memory.engines.values()]])
-    if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts:
+    # With /metrics hidden, work that was seen last may go on: only the age of evidence tells then.
+    hidden = memory.busy and _is_hidden(reading)
+    if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts and not hidden:
         notes.append(Note("progress.none", f"{stuck:.0f} s{_which(memory, reading.at)}"))
     if memory.stale >= health.bad_verdicts:
         notes.append(Note("evidence.stale", f"{memory.evidence_age_s(reading.at):.0f} s"))
@@ -879,6 +934,8 @@ def _settle(memory: Memory, policy: Policy) -> Memory:
 def _acceptance_notes(memory: Memory) -> list[Note]:
     notes = []
     for name, engine in memory.engines.items():
+        if engine.not_drafting.raised:
+            notes.append(Note("speculation.not_drafting", f"engine {name}"))
         if not engine.windows:
             continue
         last = engine.windows[-1]
@@ -1013,15 +1070,26 @@ def _want(memory: Memory, step: Step, tokens: int, timeout_s: float) -> Want:
 
 
 def _canary(memory: Memory, health: Health) -> Want:
-    return _want(memory, Step.CANARY, health.canary_tokens, health.canary_timeout_s)
+    """A few tokens; beside others' work they may take as long as a gate's."""
+    timeout = health.generation_timeout_s if memory.busy else health.canary_timeout_s
+    return _want(memory, Step.CANARY, health.canary_tokens, timeout)
 
 
 def _doubted(memory: Memory) -> str | None:
-    """The engine whose answer is in doubt, None if none was chosen."""
+    """The engine that is silent, wrote what was bad, or is stuck; None if it is none of several."""
     last = memory.last_generation
-    if memory.unanswered_by is None and memory.generation.bad and last is not None:
+    if memory.unanswered_by is not None:
+        return memory.unanswered_by
+    if memory.generation.bad and last is not None and last.engine is not None:
         return last.engine
-    return memory.unanswered_by
+    stuck = {n: e.stuck_for(memory.at) for n, e in memory.engines.items() if e.unmoved}
+    return max(stuck, key=stuck.__getitem__, default=None)
+
+
+def _rested(memory: Memory, now: float, health: Health) -> bool:
+    """The last generation ended an interval ago: what is down is asked at the pace of looks."""
+    last = memory.last_generation
+    return last is None or now - last.ended_at >= health.scrape_interval_s
 
 
 def _for_engine(want: Want, memory: Memory, engine: str | None) -> Want:
@@ -1056,6 +1124,16 @@ def _idle_engine(memory: Memory, now: float, health: Health) -> str | None:
     return oldest if wanted else None
 
 
+def _unread_for_long(memory: Memory, now: float, health: Health) -> bool:
+    """No text has been judged for long, tokens flow, and nothing waits: a canary is answered soon,
+    and under traffic without end it is the only one to read what is written."""
+    last = memory.last_generation
+    flows = any(e.writes for e in memory.engines.values())
+    waiting = any(e.sample.waiting for e in memory.engines.values())
+    old = last is not None and now - last.ended_at >= health.evidence_max_age_s
+    return old and flows and not waiting
+
+
 def _canary_age(memory: Memory, health: Health) -> float:
     """The age of evidence at which a canary is sent."""
     # Deterministic for a memory, different for each canary and each service.
@@ -1071,7 +1149,8 @@ def _canary_is_due(memory: Memory, now: float, health: Health) -> bool:
         return True  # the others' work is no answer
     visible = memory.sampled_at is not None and now - memory.sampled_at < health.canary_after_s
     if visible and memory.busy:
-        return False  # real work is the better evidence, and the stuck clock runs on it
+        # Steps prove progress, and the stuck clock runs on them; what is written they do not.
+        return _unread_for_long(memory, now, health)
     if memory.unanswered_since is not None:
         return True  # the question stands until it is answered
     age = memory.evidence_age_s(now)

@@ -27,7 +27,7 @@ def test_the_real_exposition_is_read() -> None:
     """Every needed number of a healthy server's /metrics is found; _created ones are not."""
     assert parsed(METRICS) == Exposition(
         1795957801.58,
-        (EngineSample("0", 19, 16, 0, 0, 0.0, Speculation(4, 16, 15, (4, 4, 4, 3))),),
+        (EngineSample("0", 19, 16, 0, 0, 0.0, Speculation(4, 16, 15, (4, 4, 4, 3)), 2),),
     )
 
 

@@ -149,6 +149,7 @@ def saturated(s: Simulation) -> None:
 def one_engine_frozen(s: Simulation, seconds: float = 120) -> None:
     step = two_engines(s)
     s.server.engines["1"].running = 2
+    s.server.hung_engines = {"1"}
     s.run(seconds, each=step)
 
 
@@ -199,6 +200,33 @@ def acceptance(rates: tuple[float, ...], drafts: int = 200) -> Play:
         s.run(120, each=step)
 
     return play
+
+
+def draft_dies(s: Simulation) -> None:
+    s.run(120, each=lambda _: s.server.serve_traffic(drafts=0))
+
+
+def one_token_requests(s: Simulation) -> None:
+    """Prefills only: a classifier's load, or another service's probe."""
+    engine = s.server.engines["0"]
+
+    def step(_: float) -> None:
+        engine.running = 1
+        engine.prompt_tokens += 900
+        engine.generation_tokens += 300
+        engine.first_tokens += 300
+
+    s.run(250, each=step)
+
+
+def turns_greedy(s: Simulation) -> None:
+    s.server.greedy = True
+    s.run(400)
+
+
+def nan_under_traffic(s: Simulation) -> None:
+    s.server.on_completion = lambda _: error(400, NAN_BODY)
+    busy(s, 500)
 
 
 def drained(s: Simulation) -> None:
@@ -495,6 +523,28 @@ SCENARIOS = [
         one_engine_idle,
         (),
         from_ready=False,
+    ),
+    Scenario(
+        "draft dies while serving",
+        (READY, DEGRADED),
+        draft_dies,
+        ("speculation.not_drafting",),
+        peer="every one: none looks at drafts",
+    ),
+    Scenario("requests of one token draft nothing", (READY,), one_token_requests, ()),
+    Scenario(
+        "sampler turns greedy while serving",
+        (READY, NOT_READY),
+        turns_greedy,
+        ("sampling.greedy",),
+        peer="every one: none samples",
+    ),
+    Scenario(
+        "NaN under traffic without end",
+        (READY, NOT_READY),
+        nan_under_traffic,
+        ("numerics.nan",),
+        peer="probes that go by progress: tokens flow",
     ),
     Scenario("acceptance 0", (READY, DEGRADED), acceptance((0, 0, 0, 0)), ("acceptance.low",)),
     Scenario(

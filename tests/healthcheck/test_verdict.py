@@ -522,9 +522,9 @@ def test_canaries_that_time_out_under_load_are_no_wedge() -> None:
 
 
 def test_no_canary_is_wanted_while_real_work_goes_on() -> None:
-    """Busy is judged by progress; a canary is for idle servers with old evidence."""
+    """Busy is judged by progress: for minutes no canary joins the work."""
     machine = ready()
-    for i in range(100):
+    for i in range(50):
         machine.see(OK, metrics=metrics(sample(tokens=i, running=1)))
         assert machine.wanted() is None
 
@@ -644,12 +644,14 @@ def test_old_evidence_is_not_ready() -> None:
 
 
 def test_three_bad_generations_leave_ready() -> None:
-    """One bad canary is asked again at once; the third in a row is NOT_READY."""
+    """One bad canary is asked again at once; the third in a row is NOT_READY, and asked later."""
     machine = ready()
     for expected in (State.READY, State.READY, State.NOT_READY):
         made = machine.generation(NAN)
         assert machine.see(OK, metrics=metrics(), generation=made) is expected
-        assert machine.wanted() is not None
+        assert (machine.wanted() is not None) is (expected is State.READY)
+    machine.see(OK, metrics=metrics())
+    assert machine.wanted() is not None
     assert machine.codes == ["numerics.nan"]
 
 
@@ -916,3 +918,69 @@ def test_the_gate_has_a_limit() -> None:
     assert gate_limit_s(health) == 3 * 900.0 + 2 * 180.0
     short = replace(health, long_prompt_tokens=0, gate_requests=1)
     assert gate_limit_s(short) == 900.0 + 2 * 180.0
+
+
+# --- faults that begin under traffic --------------------------------------------------------------
+
+
+def working(machine: Machine, seconds: int, **fields: float) -> Want | None:
+    """Time passes in which tokens flow; the first generation that is wanted, if any."""
+    for _ in range(0, seconds, 5):
+        machine.see(OK, metrics=metrics(sample(machine.now * 10, running=2, **fields)))
+        want = machine.wanted()
+        if want is not None:
+            return want
+    return None
+
+
+def test_under_traffic_without_end_text_is_read_now_and_then() -> None:
+    """Steps prove progress and not sense: after evidence_max_age_s one canary goes along."""
+    machine = ready()
+    assert working(machine, 250) is None
+    want = working(machine, 120)
+    assert want is not None and want.step is Step.CANARY
+    assert want.timeout_s == machine.policy.health.generation_timeout_s
+    machine.see(generation=machine.generation())
+    assert working(machine, 250) is None
+
+
+def test_no_canary_joins_a_queue() -> None:
+    """While requests wait, a canary would wait behind them and tell nothing."""
+    assert working(ready(), 1000, waiting=3.0) is None
+
+
+def test_what_is_down_is_asked_at_the_pace_of_looks() -> None:
+    """A stuck engine beside a good one is not stormed, and the good one is not asked for it."""
+    machine = ready()
+    stuck = metrics(sample(100, running=3, engine="0"), sample(100, engine="1"))
+    asked = []
+    for _ in range(60):
+        want = machine.wanted()
+        made = None
+        if want is not None:
+            asked.append(want)
+            findings = SILENT if want.engine == "0" else GOOD
+            made = replace(machine.generation(findings, want.step), engine=want.engine)
+        machine.see(OK, metrics=stuck, generation=made)
+    assert machine.memory.state is State.NOT_READY
+    recoveries = [w for w in asked if w.step is Step.RECOVERY]
+    assert recoveries and {w.engine for w in recoveries} == {"0"}
+    machine.now += 1.0
+    assert machine.wanted() is None or machine.memory.last_generation is None
+
+
+def test_hidden_metrics_and_a_silent_canary_are_no_hang_while_work_goes_on() -> None:
+    """A long prefill, then /metrics 500: the age of evidence decides, not the readiness budget."""
+    machine = ready()
+    for i in range(12):
+        machine.see(OK, metrics=metrics(sample(running=1, cache=i / 1000)))
+    broken = Failure(FailureKind.MALFORMED, "500")
+    began = machine.now
+    while machine.now - began < 240:
+        asked = machine.outstanding(machine.now - 5)
+        state = machine.see(OK, metrics=broken, outstanding=asked)
+        assert state in (State.READY, State.DEGRADED), machine.codes
+    for _ in range(40):
+        machine.see(OK, metrics=broken, outstanding=machine.outstanding(began))
+    assert machine.memory.state is State.NOT_READY
+    assert "evidence.stale" in machine.codes

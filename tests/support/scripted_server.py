@@ -31,6 +31,7 @@ class Engine:
 
     prompt_tokens: float = 0
     generation_tokens: float = 0
+    first_tokens: float = 0  # of requests, made by their prefills
     running: float = 0
     waiting: float = 0
     cache_usage: float = 0
@@ -112,7 +113,9 @@ class ScriptedServer:
             engine.running = 3 + (engine.generation_tokens // tokens) % 2
             engine.prompt_tokens += tokens
             engine.generation_tokens += tokens
-            engine.draft(drafts)
+            engine.first_tokens += 2
+            if drafts:
+                engine.draft(drafts)
 
     def idle(self) -> None:
         """Nothing running, nothing queued."""
@@ -164,6 +167,7 @@ class ScriptedServer:
         engine = list(self.engines.values())[rank]
         engine.prompt_tokens += prompted
         engine.generation_tokens += tokens
+        engine.first_tokens += 1
         if self.drafting:
             engine.draft(max(tokens // 4, 1))
         seed = 0 if self.fixed_seed or self.greedy else payload["seed"]
@@ -195,6 +199,7 @@ class ScriptedServer:
             values = {
                 "prompt_tokens_total": engine.prompt_tokens,
                 "generation_tokens_total": engine.generation_tokens,
+                "time_to_first_token_seconds_count": engine.first_tokens,
                 "num_requests_running": engine.running,
                 "num_requests_waiting": engine.waiting,
                 "kv_cache_usage_perc": engine.cache_usage,
