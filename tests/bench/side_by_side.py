@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.rehearsal.models import NAN_WEIGHTS
-from healthcheck.verdict import SURFACES, State
+from healthcheck.verdict import State
 from tests.bench.figure import Figure, Goal, Matrix
 from tests.bench.peers import COUNTERS_BUDGET_S, Peer, RealView, ScriptedView, View, peers
 from tests.bench.watched import (
@@ -42,7 +42,7 @@ BUSY_LIMIT_S = COUNTERS_BUDGET_S + 20.0
 IDLE_LIMIT_S = 45.0
 NAN_S = 30.0
 START_S = 30.0
-NOT_SERVING = frozenset(s for s in State if not SURFACES[s].ready)
+NOT_READY = frozenset(s for s in State if s is not State.READY)
 
 
 @dataclass
@@ -295,8 +295,9 @@ def _play_ours(case: Case, script: Scripted, server: ScriptedServer) -> None:
         simulation.to_ready()
         script.change(server)
         began = simulation.now
-        simulation.run(script.seconds, lambda at: script.step(server, at), until=NOT_SERVING)
-        found = simulation.state in NOT_SERVING
+        # DEGRADED counts as told: it names what is wrong, and by default keeps on serving.
+        simulation.run(script.seconds, lambda at: script.step(server, at), until=NOT_READY)
+        found = simulation.state in NOT_READY
         case.said[OURS] = simulation.now - began if found else None
         return
     if simulation.loop.snapshot.verdict.surfaces.ready:
@@ -318,7 +319,8 @@ def measure_scripted() -> Sequence[Figure]:
             "Other probes and this service: faults and false alarms in simulated time",
             "A scripted server in simulated time, with the default budgets of this service; faults "
             "that begin while it serves are judged for half an hour of five minutes of work and "
-            "five of none.",
+            "five of none. Seconds to the first bad verdict; of this service to the first that is "
+            "not READY: a dead draft is DEGRADED unless the profile asks for more.",
             cases,
             columns,
         )
@@ -338,8 +340,8 @@ def measure_real(watched: Watched) -> Sequence[Figure]:
             "peers-real",
             "Other probes and this service on the same real server",
             "vLLM 0.27.1 on the CPU with the fault of each row; seconds to the first bad verdict "
-            f"(missed: none in {BUSY_LIMIT_S:.0f} s busy, {IDLE_LIMIT_S:.0f} s idle). This service with the budgets shipped in the "
-            "rehearsal's profile and with quick ones.",
+            f"(missed: none in {BUSY_LIMIT_S:.0f} s busy, {IDLE_LIMIT_S:.0f} s idle). This service "
+            "with the budgets shipped in the rehearsal's profile and with quick ones.",
             cases,
             columns,
         )
