@@ -88,6 +88,7 @@ def test_the_gate_passes_on_a_healthy_engine(watched: Watched) -> None:
         "sampling",
         "drafting",
         "second seed",
+        "apart",
     }
     assert set(checks.values()) == {"good"}
 
