@@ -360,8 +360,9 @@ def _sampling(completion: Completion) -> Finding:
     if picked < len(top):
         return Finding("sampling", Outcome.GOOD, evidence=evidence)
     if max(values) - min(values) <= LOGPROB_TOLERANCE:
-        # A dead head: all tokens are equally likely, so any sampled one is a top one.
-        return Finding("sampling", Outcome.UNKNOWN, "sampling.greedy", evidence)
+        # A dead head: all tokens are equally likely, so any sampled one is a top one, by no chance.
+        tied = {"argmax_tokens": picked, "tokens": len(top), "tied": True}
+        return Finding("sampling", Outcome.UNKNOWN, "sampling.greedy", tied)
     outcome = Outcome.BAD if chance < ARGMAX_CHANCE else Outcome.UNKNOWN
     return Finding("sampling", outcome, "sampling.greedy", evidence)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import Speculation
 from healthcheck.judge import (
+    CHANCE,
     Completion,
     Counters,
     Finding,
@@ -339,3 +340,6 @@ def test_a_dead_head_is_not_called_greedy() -> None:
     found = by_check(judge(answer(mutated(flatten)), asked_tokens=TOKENS)[0])
     assert found["logprobs"].code == "numerics.constant"
     assert found["sampling"].outcome is Outcome.UNKNOWN
+    assert (
+        CHANCE not in found["sampling"].evidence
+    )  # or several of them together were called greedy

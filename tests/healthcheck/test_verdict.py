@@ -10,7 +10,7 @@ import pytest
 from deploy.recipe import Health
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
-from healthcheck.judge import Completion, Finding, Outcome, Step
+from healthcheck.judge import CHANCE, Completion, Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
@@ -987,3 +987,28 @@ def test_hidden_metrics_and_a_silent_canary_are_no_hang_while_work_goes_on() -> 
         machine.see(OK, metrics=broken, outstanding=machine.outstanding(began))
     assert machine.memory.state is State.NOT_READY
     assert "evidence.stale" in machine.codes
+
+
+def canary(machine: Machine, outcome: Outcome, chance: float) -> Generation:
+    sampling = Finding("sampling", outcome, "sampling.greedy", {CHANCE: chance})
+    return machine.generation((*GOOD, sampling))
+
+
+def test_canaries_of_top_tokens_only_are_greedy_together() -> None:
+    """One canary of likely tokens tells nothing; several together beyond 1e-8 are bad, in the end
+    NOT_READY; one token that is no top one clears them."""
+    machine = ready()
+    for _ in range(3):
+        state = machine.see(
+            OK, metrics=metrics(), generation=canary(machine, Outcome.UNKNOWN, 1e-3)
+        )
+        assert state is State.READY
+    unlikely = canary(machine, Outcome.GOOD, 1e-3)
+    machine.see(OK, metrics=metrics(), generation=unlikely)
+    assert machine.memory.argmax_chance == 1.0
+    states = []
+    for _ in range(5):
+        made = canary(machine, Outcome.UNKNOWN, 1e-3)
+        states.append(machine.see(OK, metrics=metrics(), generation=made))
+    assert states == [State.READY] * 4 + [State.NOT_READY]
+    assert machine.codes == ["sampling.greedy"]
