@@ -52,10 +52,6 @@ class Log:
         self._look(now)
         return self._startup
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._tail.close()
-
     def _look(self, now: float) -> None:
         if now - self._looked_at < PAUSE_S:
             return

@@ -170,13 +170,11 @@ class Client:
         first_byte_s: float | None = None,
         limit_bytes: int = LIMIT_BYTES,
         cancel: Cancel | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> Answer | Failure:
         """POST a JSON payload. Ends within `deadline_s`, or when `cancel` is aborted."""
         body = json.dumps(payload).encode()
-        return self._ask(
-            "POST", path, body, deadline_s, first_byte_s, limit_bytes, cancel, headers or {}
-        )
+        return self._ask("POST", path, body, deadline_s, first_byte_s, limit_bytes, cancel, headers)
 
     def _ask(
         self,

@@ -31,6 +31,11 @@ COUNTER_LAG_S = 2.0
 COUNTER_PAUSE_S = 0.1
 
 
+def scrape(client: Client, deadline_s: float) -> Exposition | Failure:
+    """A server's /metrics now."""
+    return exposition.read(client.get("/metrics", deadline_s=deadline_s))
+
+
 class Generator:
     """Asks one server for generations. Thread-safe; `clock` is monotonic, in seconds."""
 
@@ -134,9 +139,7 @@ class Generator:
             time.sleep(COUNTER_PAUSE_S)
 
     def _sample(self) -> Exposition | Failure:
-        return exposition.read(
-            self._client.get("/metrics", deadline_s=self._policy.health.probe_timeout_s)
-        )
+        return scrape(self._client, self._policy.health.probe_timeout_s)
 
 
 def _count(answer: Answer | Failure) -> int | None:

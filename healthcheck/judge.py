@@ -38,7 +38,8 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-_GRAVITY = {Outcome.GOOD: 0, Outcome.UNKNOWN: 1, Outcome.BAD: 2}
+# The worse, the higher.
+GRAVITY = {Outcome.GOOD: 0, Outcome.UNKNOWN: 1, Outcome.BAD: 2}
 
 
 class Step(StrEnum):
@@ -169,7 +170,7 @@ def together(
             kept = worst_of.get(finding.check)
             if finding.outcome is not Outcome.GOOD:
                 counts[finding.check] = counts.get(finding.check, 0) + 1
-            if kept is None or _GRAVITY[finding.outcome] > _GRAVITY[kept.outcome]:
+            if kept is None or GRAVITY[finding.outcome] > GRAVITY[kept.outcome]:
                 worst_of[finding.check] = finding
     found = [
         replace(
@@ -189,7 +190,7 @@ def _apart(completions: Sequence[Completion]) -> Finding:
     evidence = {"answers": len(completions), "equal_pairs": len(same)}
     if not same:
         return Finding("apart", Outcome.GOOD, evidence=evidence)
-    outcome = max((f.outcome for f in same), key=_GRAVITY.__getitem__)
+    outcome = max((f.outcome for f in same), key=GRAVITY.__getitem__)
     return Finding("apart", outcome, "text.crossed", evidence)
 
 

@@ -1106,13 +1106,18 @@ def _ranks(memory: Memory) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(numbers)}
 
 
+def _is_visible(memory: Memory, now: float, health: Health) -> bool:
+    """The scheduler was seen so lately that what it showed may still hold."""
+    return memory.sampled_at is not None and now - memory.sampled_at < health.canary_after_s
+
+
 def _idle_engine(memory: Memory, now: float, health: Health) -> str | None:
     """The engine among several that has been idle and unasked for longest, if for too long.
 
     That another one works proves nothing about it. Asked again no sooner than after the same time:
     where the server chooses by itself, the answer may be another engine's.
     """
-    if memory.sampled_at is None or now - memory.sampled_at >= health.canary_after_s:
+    if not _is_visible(memory, now, health):
         return None
     ages = {
         name: now - max(memory.engines[name].moved_at, memory.engines[name].asked_at)
@@ -1147,8 +1152,7 @@ def _canary_is_due(memory: Memory, now: float, health: Health) -> bool:
     asked = memory.engines.get(memory.unanswered_by) if memory.unanswered_by else None
     if asked is not None and asked.work_since is None:
         return True  # the others' work is no answer
-    visible = memory.sampled_at is not None and now - memory.sampled_at < health.canary_after_s
-    if visible and memory.busy:
+    if memory.busy and _is_visible(memory, now, health):
         # Steps prove progress, and the stuck clock runs on them; what is written they do not.
         return _unread_for_long(memory, now, health)
     if memory.unanswered_since is not None:

@@ -9,13 +9,14 @@ from healthcheck.acceptance import collapsed
 from healthcheck.answers import Failure
 from healthcheck.client import Client
 from healthcheck.exposition import Exposition, Speculation
+from healthcheck.generate import scrape
 from healthcheck.judge import Outcome
 from healthcheck.smoke import load
 from healthcheck.smoke.figures import ratio
 from healthcheck.smoke.load import Request
 from healthcheck.smoke.results import Acceptance, Check, Report, SpeedUp
 from healthcheck.smoke.stream import Streamed
-from healthcheck.smoke.target import Session, fault, refusal, scrape
+from healthcheck.smoke.target import Session, fault, refusal
 
 # Rounds of requests, until there are enough drafts to tell a dead draft from bad luck.
 ROUNDS = 8

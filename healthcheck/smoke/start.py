@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from healthcheck.answers import Answer
 from healthcheck.client import Client
+from healthcheck.generate import scrape
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check
-from healthcheck.smoke.target import Session, Stopped, fault, scrape
+from healthcheck.smoke.target import Session, Stopped, fault
 from healthcheck.verdict import gate_limit_s
 
 OLDEST = (0, 26)

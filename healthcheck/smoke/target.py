@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from deploy.recipe import Profile
-from healthcheck import exposition
 from healthcheck.answers import Answer, Failure
 from healthcheck.client import Client
 from healthcheck.exposition import Exposition
 from healthcheck.generate import Generator
-from healthcheck.judge import Finding, Outcome, judge, worst
+from healthcheck.judge import GRAVITY, Finding, Outcome, judge, worst
 from healthcheck.reasons import reason
 from healthcheck.smoke.results import Check, Report
 from healthcheck.verdict import Policy
@@ -81,11 +80,6 @@ class Session:
     generated: bool = False
 
 
-def scrape(client: Client, deadline_s: float) -> Exposition | Failure:
-    """A server's /metrics now."""
-    return exposition.read(client.get("/metrics", deadline_s=deadline_s))
-
-
 def row(finding: Finding, elapsed_s: float, name: str | None = None) -> Check:
     """A finding of the health gate as a row."""
     words = ", ".join(f"{k}={_short(v)}" for k, v in finding.evidence.items())
@@ -111,8 +105,7 @@ def refusal(name: str, answer: Answer | Failure) -> Check:
 
 def gravest(checks: Iterable[Check]) -> Check | None:
     """The first of the worst rows, None of none."""
-    order = (Outcome.BAD, Outcome.UNKNOWN, Outcome.GOOD)
-    return min(checks, key=lambda check: order.index(check.outcome), default=None)
+    return max(checks, key=lambda check: GRAVITY[check.outcome], default=None)
 
 
 def _short(value: object) -> str:

@@ -25,6 +25,7 @@ import requests
 
 from deploy import recipe
 from deploy.recipe import Health
+from deploy.rehearsal.supervisor import free_port
 from healthcheck import exposition
 from healthcheck.client import Client
 from healthcheck.exposition import Exposition
@@ -34,7 +35,6 @@ from tests.support.rehearsal_server import (
     MODEL,
     REPOSITORY,
     RehearsalServer,
-    free_port,
 )
 
 SHIPPED, QUICK = "rehearsal", "quick"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import requests
 
-from healthcheck import service
+from deploy.rehearsal.supervisor import free_port
 from healthcheck.__main__ import main
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
 
@@ -47,11 +47,6 @@ def serving(target: ScriptedServer, port: int, *more: str) -> Iterator[subproces
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=PATIENCE_S)
-
-
-def free_port() -> int:
-    with service.listen("127.0.0.1", 0) as sock:
-        return int(sock.getsockname()[1])
 
 
 def test_serve_wait_check_and_drain() -> None:

@@ -11,6 +11,7 @@ import pytest
 from deploy.rehearsal import server
 from deploy.rehearsal.environment import FAULTS, check_fault, prepare
 from deploy.rehearsal.errors import RehearsalError
+from deploy.rehearsal.supervisor import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -130,10 +131,3 @@ def test_a_fault_in_the_environment_changes_no_production_plan() -> None:
         for environ in (clean, armed)
     }
     assert len(plans) == 1
-
-
-def free_port() -> int:
-    """A TCP port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

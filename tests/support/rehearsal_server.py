@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from typing import Self
 
 import psutil
 import requests
+
+from deploy.rehearsal.supervisor import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL = "rehearsal"
@@ -182,10 +183,3 @@ class RehearsalServer:
         if self._trigger:
             kept["REHEARSAL_TRIGGER"] = str(self._trigger)
         return kept
-
-
-def free_port() -> int:
-    """A TCP port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
