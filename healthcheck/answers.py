@@ -30,6 +30,12 @@ class Failure:
     detail: str = ""
     elapsed_s: float = 0.0
 
+    @property
+    def gone(self) -> bool:
+        """Nothing is there. The published port of a dead container accepts and closes, which is as
+        good as refused."""
+        return self.kind in (FailureKind.REFUSED, FailureKind.RESET)
+
 
 @dataclass(frozen=True)
 class Answer:

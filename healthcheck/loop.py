@@ -276,7 +276,7 @@ class Loop:
         finished, outstanding = self._runner.poll(now)
         health = self._ask("health", "/health", now)
         up = isinstance(health, Answer) and health.status == 200
-        gone = isinstance(health, Failure) and health.kind in verdict.GONE
+        gone = isinstance(health, Failure) and health.gone
         served = None
         if up and verdict.needs_listing(self._memory):
             served = listing.read(self._ask("models", "/v1/models", now))

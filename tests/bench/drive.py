@@ -36,7 +36,7 @@ class Driver:
         server, began = self.server, self.server.now
         finished, outstanding = server.poll()
         answer = server.health()
-        gone = isinstance(answer, Failure) and answer.kind in verdict.GONE
+        gone = isinstance(answer, Failure) and answer.gone
         up = isinstance(answer, Answer)
         listed = server.listing() if up and verdict.needs_listing(self.memory) else None
         metrics: Exposition | Failure | None = None if gone else server.metrics()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,79 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.recipe import Health
 from healthcheck import page, report, service, settings
 from healthcheck.cause import Log
-from healthcheck.client import Client, Secret
+from healthcheck.client import Client
 from healthcheck.generate import Generator
 from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import InlineRunner, Loop
 from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings
 from healthcheck.verdict import Policy, State
-from tests.support.scripted_server import MODEL, ScriptedServer, error, scripted_server
+from tests.support.running_service import PATIENCE_S, QUICK, Running, running
+from tests.support.scripted_server import MODEL, error, scripted_server
 
 DATA = Path(__file__).with_name("data")
-PATIENCE_S = 60.0
 TOKEN = "t0ken-of-the-test"
-# The real loop in real time: short budgets, so that states follow each other in seconds.
-QUICK = replace(
-    Health(),
-    scrape_interval_s=0.1,
-    canary_after_s=0.5,
-    canary_timeout_s=0.5,
-    readiness_budget_s=1.0,
-    dead_after_s=1.0,
-)
-
-
-@dataclass
-class Running:
-    """A health service that runs, and the server that it watches."""
-
-    url: str
-    loop: Loop
-    target: ScriptedServer
-    settings: Settings
-
-    def get(self, path: str, **options: object) -> requests.Response:
-        return requests.get(self.url + path, timeout=PATIENCE_S, **options)  # type: ignore[arg-type]
-
-    def wait(self, true: Callable[[], bool]) -> None:
-        until = time.monotonic() + PATIENCE_S
-        while not true():
-            assert time.monotonic() < until, self.loop.snapshot.verdict.line
-            time.sleep(0.02)
-
-    def wait_for(self, *states: State) -> None:
-        self.wait(lambda: self.loop.snapshot.verdict.state in states)
-
-
-@contextlib.contextmanager
-def running(token: str | None = None, start: bool = True) -> Iterator[Running]:
-    with scripted_server() as target:
-        policy = Policy(QUICK, MODEL)
-        made = Settings(
-            "rehearsal",
-            target.url,
-            policy,
-            "127.0.0.1",
-            0,
-            api_key=Secret("sk-hidden"),
-            token=Secret(token) if token else None,
-        )
-        loop = Loop(Client(target.url), policy, say=lambda _: None)
-        sock = service.listen("127.0.0.1", 0)
-        config = uvicorn.Config(service.app(loop, made), log_config=None, lifespan="off")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
-        thread.start()
-        if start:
-            loop.start()
-        try:
-            yield Running(f"http://127.0.0.1:{sock.getsockname()[1]}", loop, target, made)
-        finally:
-            loop.stop()
-            server.should_exit = True
-            thread.join(PATIENCE_S)
-            sock.close()
 
 
 def statuses(service_: Running) -> dict[str, int]:

@@ -1,0 +1,286 @@
+"""The next state of a memory: one function for each state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from deploy.recipe import Health
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.judge import Finding, Outcome
+from healthcheck.listing import Listing
+from healthcheck.reasons import Note
+from healthcheck.verdict.gate import gate_steps
+from healthcheck.verdict.memory import (
+    TIMELINE_KEPT,
+    Memory,
+    Policy,
+    Reading,
+    State,
+    Transition,
+)
+from healthcheck.verdict.observe import forget_engine, observe
+
+
+def advance(memory: Memory, reading: Reading, policy: Policy) -> Memory:
+    """The memory after one more reading."""
+    seen, new_engine = observe(memory, reading, policy)
+    if reading.draining or memory.state is State.DRAINING:
+        return _enter(seen, State.DRAINING, [Note("operator.drain")])
+    if new_engine and memory.state is not State.LOADING:
+        return _enter_smoke(seen, Note("engine.new"), policy.health)
+    return _DECIDE[memory.state](seen, reading, policy)
+
+
+def _enter(memory: Memory, state: State, notes: Sequence[Note]) -> Memory:
+    if state is memory.state:
+        return replace(memory, notes=tuple(notes))
+    code = notes[0].code if notes else ""
+    timeline = (*memory.timeline, Transition(memory.at, state, code))[-TIMELINE_KEPT:]
+    return replace(
+        memory,
+        state=state,
+        since=memory.at,
+        notes=tuple(notes),
+        timeline=timeline,
+        recovery_good=0,
+        recovery_generation=False,
+    )
+
+
+def _start_gate(memory: Memory, note: Note, health: Health) -> Memory:
+    """SMOKE with a gate of its own; the counters that are known stay known."""
+    fresh = replace(
+        forget_engine(memory), engines=memory.engines, process_start=memory.process_start
+    )
+    return _enter_smoke(fresh, note, health)
+
+
+def _enter_smoke(memory: Memory, note: Note, health: Health) -> Memory:
+    gate = replace(memory.gate, steps=gate_steps(memory.max_model_len, health))
+    return _enter(replace(memory, gate=gate), State.SMOKE, [note])
+
+
+def _loading(memory: Memory, reading: Reading, policy: Policy) -> Memory:
+    note, served = _serves(reading, policy)
+    if served is not None:
+        listed = replace(memory, model=served, max_model_len=_longest(reading))
+        return _start_gate(listed, Note("gate.running", "the server is up"), policy.health)
+    notes = [note]
+    waited = reading.at - memory.since
+    if waited >= policy.health.start_budget_s:
+        notes.insert(0, Note("start.over_budget", f"{waited:.0f} s"))
+    return _enter(memory, State.LOADING, notes)
+
+
+def _serves(reading: Reading, policy: Policy) -> tuple[Note, str | None]:
+    """The model to ask for if the server is up and lists it, else the reason why not."""
+    if reading.transport is not Outcome.GOOD:
+        return Note("start.waiting", _health_note(reading.health).code), None
+    listing = reading.listing
+    if listing is None:
+        return Note("start.waiting"), None
+    if isinstance(listing, Note):
+        return listing, None
+    wanted = policy.model or next(iter(listing.ids), None)
+    if wanted is None or wanted not in listing.ids:
+        seen = ", ".join(listing.ids)[:120] or "none"
+        return Note("config.wrong_model", f"expected {wanted}, served {seen}"), None
+    return Note("gate.running"), wanted
+
+
+def _longest(reading: Reading) -> int | None:
+    return reading.listing.max_model_len if isinstance(reading.listing, Listing) else None
+
+
+def _smoke(memory: Memory, reading: Reading, policy: Policy) -> Memory:
+    if memory.said_dead and memory.transport.raised:
+        return _enter(memory, State.DEAD, [Note("server.engine_dead")])
+    if memory.gone_since is not None:
+        return _enter(memory, State.LOADING, [_health_note(reading.health)])
+    if memory.gate.passed:
+        return _settle(memory, policy)
+    if memory.over_stall >= policy.health.stall_confirmations:
+        return _enter(memory, State.STALLED, [_stall_note(memory)])
+    return _enter(memory, State.SMOKE, _gate_notes(memory, policy.health))
+
+
+def _stall_note(memory: Memory) -> Note:
+    return Note("progress.stalled", f"{memory.stuck_for(memory.at):.0f} s")
+
+
+def _gate_notes(memory: Memory, health: Health) -> list[Note]:
+    gate = memory.gate
+    notes = [_finding_note(f) for f in gate.bad]
+    if gate.failures:
+        notes.append(Note("gate.failed", f"{gate.failures} in a row"))
+    last = memory.last_generation
+    if last is not None and last.epoch == memory.epoch and last.outcome is Outcome.UNKNOWN:
+        notes += [_finding_note(f) for f in last.findings if f.outcome is Outcome.UNKNOWN]
+    if memory.stuck_for(memory.at) >= health.readiness_budget_s:
+        notes.append(Note("gate.no_progress", f"{memory.stuck_for(memory.at):.0f} s"))
+    return notes or [Note("gate.running", gate.step.value if gate.step else "")]
+
+
+def _serving(memory: Memory, reading: Reading, policy: Policy) -> Memory:
+    """READY, DEGRADED and NOT_READY."""
+    health = policy.health
+    dead = _death(memory, reading, health)
+    if dead is not None:
+        return _enter(memory, State.DEAD, [dead])
+    if memory.over_stall >= health.stall_confirmations:
+        return _enter(memory, State.STALLED, [_stall_note(memory)])
+    down = _down(memory, reading, health)
+    if down:
+        held = replace(memory, recovery_good=0, recovery_generation=False)
+        return _enter(held, State.NOT_READY, down)
+    if memory.state is State.NOT_READY:
+        return _recover(memory, reading, policy)
+    return _settle(memory, policy)
+
+
+def _death(memory: Memory, reading: Reading, health: Health) -> Note | None:
+    """The reason to call the engine dead: confirmed 503, or refused for long."""
+    gone_for = 0.0 if memory.gone_since is None else reading.at - memory.gone_since
+    if not memory.transport.raised or not (memory.said_dead or gone_for >= health.dead_after_s):
+        return None
+    code = "server.engine_dead" if memory.said_dead else _health_note(reading.health).code
+    return Note(code, f"for {gone_for:.0f} s" if gone_for else "")
+
+
+def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
+    """The reasons not to send work now."""
+    notes = []
+    if memory.transport.raised:
+        notes.append(_health_note(reading.health))
+    if memory.generation.raised and memory.last_generation is not None:
+        notes += [
+            _finding_note(f) for f in memory.last_generation.findings if f.outcome is Outcome.BAD
+        ] or [Note("generation.failed")]
+    stuck = memory.stuck_for(reading.at)
+    confirmed = max([memory.silent, *[e.unmoved for e in memory.engines.values()]])
+    # With /metrics hidden, work that was seen last may go on: only the age of evidence tells then.
+    hidden = memory.busy and reading.hides_scheduler
+    if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts and not hidden:
+        notes.append(Note("progress.none", f"{stuck:.0f} s{_which(memory, reading.at)}"))
+    if memory.stale >= health.bad_verdicts:
+        notes.append(Note("evidence.stale", f"{memory.evidence_age_s(reading.at):.0f} s"))
+    if health.acceptance_effect == "not-ready":
+        notes += _acceptance_notes(memory)
+    return notes
+
+
+def _which(memory: Memory, at: float) -> str:
+    """The engines that are stuck, where there are several."""
+    stuck = [name for name, e in memory.engines.items() if e.stuck_for(at) > 0]
+    return f", engine {' '.join(stuck)}" if stuck and len(memory.engines) > 1 else ""
+
+
+def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
+    bad_now = memory.transport.bad or memory.generation.bad
+    good_now = reading.transport is Outcome.GOOD
+    if bad_now:
+        memory = replace(memory, recovery_good=0, recovery_generation=False)
+    elif good_now:
+        fresh = reading.generation
+        passed = fresh is not None and fresh.epoch == memory.epoch
+        good = passed and fresh is not None and fresh.outcome is Outcome.GOOD
+        memory = replace(
+            memory,
+            recovery_good=memory.recovery_good + 1,
+            recovery_generation=memory.recovery_generation or good,
+        )
+    enough = memory.recovery_good >= policy.health.good_verdicts
+    if enough and memory.recovery_generation and not memory.identity_doubt:
+        return _settle(memory, policy)
+    causes = [n for n in memory.notes if n.code != "recovery.pending"]
+    return _enter(memory, State.NOT_READY, [Note("recovery.pending"), *causes])
+
+
+def _settle(memory: Memory, policy: Policy) -> Memory:
+    """READY, or DEGRADED with its reasons."""
+    notes = []
+    if memory.slow.raised:
+        notes.append(Note("server.slow"))
+    if memory.scrape.raised and memory.scrape_note is not None:
+        notes.append(memory.scrape_note)
+    if memory.blind.raised and memory.last_generation is not None:
+        notes += [
+            _finding_note(f)
+            for f in memory.last_generation.findings
+            if f.outcome is Outcome.UNKNOWN
+        ]
+    if policy.health.acceptance_effect != "not-ready":
+        notes += _acceptance_notes(memory)
+    return _enter(memory, State.DEGRADED if notes else State.READY, notes)
+
+
+def _acceptance_notes(memory: Memory) -> list[Note]:
+    notes = []
+    for name, engine in memory.engines.items():
+        if engine.not_drafting.raised:
+            notes.append(Note("speculation.not_drafting", f"engine {name}"))
+        if not engine.windows:
+            continue
+        last = engine.windows[-1]
+        rates = " ".join(f"{a / last.drafts:.2f}" for a in last.accepted_at)
+        detail = f"engine {name}, {last.drafts:.0f} drafts, by position {rates}"
+        for code, alarm in (
+            ("acceptance.low", engine.low),
+            ("acceptance.collapsed", engine.collapsed),
+            ("acceptance.high", engine.high),
+        ):
+            if alarm.raised:
+                notes.append(Note(code, detail))
+    return notes
+
+
+def _stalled(memory: Memory, reading: Reading, policy: Policy) -> Memory:
+    dead = _death(memory, reading, policy.health)
+    if dead is not None:
+        return _enter(memory, State.DEAD, [dead])
+    fresh = reading.generation
+    answered = fresh is not None and fresh.epoch == memory.epoch and fresh.answered
+    # Another engine's step or answer is no sign of the one that stalled.
+    if (answered or memory.progress_at == reading.at) and not memory.over_stall:
+        return _start_gate(memory, Note("gate.running", "it moves again"), policy.health)
+    return _enter(memory, State.STALLED, memory.notes)
+
+
+def _dead(memory: Memory, reading: Reading, policy: Policy) -> Memory:
+    _, served = _serves(reading, policy)
+    if served is None:
+        return _enter(memory, State.DEAD, memory.notes)
+    listed = replace(memory, model=served, max_model_len=_longest(reading))
+    return _start_gate(listed, Note("gate.running", "the server is up again"), policy.health)
+
+
+_DECIDE = {
+    State.LOADING: _loading,
+    State.SMOKE: _smoke,
+    State.READY: _serving,
+    State.DEGRADED: _serving,
+    State.NOT_READY: _serving,
+    State.STALLED: _stalled,
+    State.DEAD: _dead,
+}
+
+
+def _health_note(answer: Answer | Failure) -> Note:
+    """What /health says when it does not say 200."""
+    if isinstance(answer, Failure):
+        code = {
+            FailureKind.REFUSED: "server.refused",
+            FailureKind.RESET: "server.reset",
+            FailureKind.TIMEOUT: "server.timeout",
+        }.get(answer.kind, "server.unknown")
+        return Note(code, answer.detail)
+    if answer.status == 503:
+        return Note("server.engine_dead")
+    code = "server.redirect" if 300 <= answer.status < 400 else "server.unexpected_status"
+    return Note(code, f"/health answers {answer.status}")
+
+
+def _finding_note(finding: Finding) -> Note:
+    detail = ", ".join(f"{k} {v}" for k, v in finding.evidence.items())
+    return Note(finding.code or "generation.failed", f"{finding.check}: {detail}"[:200])

@@ -1,0 +1,369 @@
+"""What is remembered between readings, and what a state is worth to each probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from deploy.recipe import Health
+from healthcheck.answers import Answer, Failure
+from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.judge import Completion, Finding, Outcome, Step, worst
+from healthcheck.listing import Listing
+from healthcheck.reasons import Note
+
+GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE)
+SCORED = frozenset({Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE})
+TIMELINE_KEPT = 64
+
+
+class State(StrEnum):
+    """What the server is, as far as we know."""
+
+    LOADING = "LOADING"
+    SMOKE = "SMOKE"
+    READY = "READY"
+    DEGRADED = "DEGRADED"
+    NOT_READY = "NOT_READY"
+    STALLED = "STALLED"
+    DEAD = "DEAD"
+    DRAINING = "DRAINING"
+
+
+@dataclass(frozen=True)
+class Surfaces:
+    """Which of the probes a state passes: /startupz, /readyz, /livez/engine."""
+
+    startup: bool
+    ready: bool
+    engine_live: bool
+
+
+SURFACES: Mapping[State, Surfaces] = {
+    State.LOADING: Surfaces(startup=False, ready=False, engine_live=True),
+    State.SMOKE: Surfaces(startup=False, ready=False, engine_live=True),
+    State.READY: Surfaces(startup=True, ready=True, engine_live=True),
+    State.DEGRADED: Surfaces(startup=True, ready=True, engine_live=True),
+    State.NOT_READY: Surfaces(startup=True, ready=False, engine_live=True),
+    # Not started: the server that liveness restarts begins behind its startup probe again. With 200
+    # here it counts as started at once and is killed while it loads (tests/deploy/test_k8s.py).
+    State.STALLED: Surfaces(startup=False, ready=False, engine_live=False),
+    State.DEAD: Surfaces(startup=False, ready=False, engine_live=False),
+    State.DRAINING: Surfaces(startup=True, ready=False, engine_live=True),
+}
+NOTHING = Speculation()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The budgets, and what the server is expected to be.
+
+    `model` None: whatever the server lists first. `speculates` False: no draft is expected.
+    """
+
+    health: Health = field(default_factory=Health)
+    model: str | None = None
+    speculates: bool = True
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished generation: what it was for, when it ran, what was found in its answer."""
+
+    step: Step
+    epoch: int
+    started_at: float
+    ended_at: float
+    findings: tuple[Finding, ...]
+    completion: Completion | None = field(default=None, repr=False)
+    engine: str | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of the findings."""
+        return worst(self.findings)
+
+    @property
+    def answered(self) -> bool:
+        """The server said something, be it an error."""
+        silent = {"generation.timeout", "generation.failed"}
+        return not any(f.code in silent for f in self.findings)
+
+    @property
+    def timed_out(self) -> bool:
+        """It was given up because its time was over."""
+        return any(f.code == "generation.timeout" for f in self.findings)
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """The generation that is running now."""
+
+    step: Step
+    epoch: int
+    started_at: float
+    engine: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one turn of the loop saw. None: not asked in this turn."""
+
+    at: float
+    health: Answer | Failure
+    listing: Listing | Note | None = None
+    metrics: Exposition | Failure | None = None
+    generation: Generation | None = None  # finished since the last reading
+    outstanding: Outstanding | None = None
+    draining: bool = False
+
+    @property
+    def transport(self) -> Outcome:
+        """What the answer of /health says of the server."""
+        if isinstance(self.health, Failure):
+            return Outcome.BAD if self.health.gone else Outcome.UNKNOWN
+        if self.health.status == 200:
+            return Outcome.GOOD
+        return Outcome.BAD if self.health.status == 503 else Outcome.UNKNOWN
+
+    @property
+    def hides_scheduler(self) -> bool:
+        """The server answers /health and does not show what its engines do."""
+        return self.transport is Outcome.GOOD and not isinstance(self.metrics, Exposition)
+
+
+@dataclass(frozen=True)
+class Want:
+    """The generation the machine asks for; `nonce` makes its prompt one of its kind.
+
+    `prompt_tokens` 0: a short prompt. `requests` of the kind run at once. `engine` and `rank`: the
+    engine it is meant for and its place among them; None leaves the choice to the server.
+    """
+
+    step: Step
+    epoch: int
+    nonce: str
+    seed: int
+    tokens: int
+    timeout_s: float
+    prompt_tokens: int = 0
+    requests: int = 1
+    engine: str | None = None
+    rank: int | None = None
+
+    @property
+    def scored(self) -> bool:
+        """Judged in full; a canary's few tokens are not."""
+        return self.step in SCORED
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Raised by enough bad verdicts in a row, cleared by enough good ones; unknown is neither."""
+
+    raised: bool = False
+    bad: int = 0
+    good: int = 0
+
+    def after(self, outcome: Outcome, bad_needed: int, good_needed: int) -> Alarm:
+        """The alarm with one more verdict."""
+        if outcome is Outcome.UNKNOWN:
+            return self
+        if outcome is Outcome.BAD:
+            return Alarm(self.raised or self.bad + 1 >= bad_needed, self.bad + 1, 0)
+        return Alarm(self.raised and self.good + 1 < good_needed, 0, self.good + 1)
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """What is known of one engine: its last sample, when it last made a step, its acceptance.
+
+    `unmoved` counts the readings in a row in which it had work and made no step.
+    """
+
+    sample: EngineSample
+    moved_at: float
+    work_since: float | None = None
+    unmoved: int = 0
+    writes: bool = False  # the last reading saw new tokens of it
+    asked_at: float = float("-inf")  # by a canary of its own
+    window: Speculation = NOTHING
+    windows: tuple[Speculation, ...] = ()
+    low: Alarm = Alarm()
+    collapsed: Alarm = Alarm()
+    high: Alarm = Alarm()
+    undrafted: float = 0.0  # tokens of decode steps since a draft was counted
+    not_drafting: Alarm = Alarm()
+
+    @property
+    def drafts_badly(self) -> bool:
+        """One of the alarms over its acceptance stands."""
+        return any(a.raised for a in (self.low, self.collapsed, self.high, self.not_drafting))
+
+    def stuck_for(self, at: float) -> float:
+        """Seconds since it should have made a step."""
+        if self.work_since is None or not self.unmoved:
+            return 0.0
+        return at - max(self.work_since, self.moved_at)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The start gate: the step it is at, the rounds tried and failed, the last findings."""
+
+    index: int = 0
+    round: int = 0
+    failures: int = 0  # in a row
+    not_before: float = float("-inf")
+    first: Completion | None = field(default=None, repr=False)
+    findings: Mapping[Step, tuple[Finding, ...]] = field(default_factory=dict)
+    bad: tuple[Finding, ...] = ()  # of the last failed round
+    steps: tuple[Step, ...] = GATE
+    took: Mapping[Step, float] = field(default_factory=dict)  # seconds, of the last run of a step
+
+    @property
+    def passed(self) -> bool:
+        """Every step held."""
+        return self.index >= len(self.steps)
+
+    @property
+    def step(self) -> Step | None:
+        """The step to run next."""
+        return None if self.passed else self.steps[self.index]
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One change of state, for the timeline."""
+
+    at: float
+    state: State
+    code: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """All that is remembered between readings."""
+
+    started_at: float
+    state: State = State.LOADING
+    since: float = 0.0
+    at: float = 0.0
+    notes: tuple[Note, ...] = (Note("start.waiting"),)
+    timeline: tuple[Transition, ...] = ()
+    jitter_seed: int = 0
+
+    epoch: int = 0  # counts the engines met; a generation of an earlier one is ignored
+    model: str | None = None
+    max_model_len: int | None = None
+    process_start: float | None = None
+    engines: Mapping[str, EngineMemory] = field(default_factory=dict)
+    sampled_at: float | None = None
+
+    transport: Alarm = Alarm()
+    slow: Alarm = Alarm()
+    scrape: Alarm = Alarm()
+    scrape_note: Note | None = None  # why the last scrape told nothing
+    generation: Alarm = Alarm()
+    blind: Alarm = Alarm()  # generations that told nothing
+    gone_since: float | None = None
+    said_dead: bool = False  # /health 503 in the present run of bad verdicts
+    identity_doubt: bool = False  # it was gone; it may be another process now
+    unanswered_since: float | None = None
+    unanswered_by: str | None = None  # the engine that was asked, where one was chosen
+    outstanding: Outstanding | None = None
+    silent: int = 0  # readings in a row with a generation outstanding and no step anywhere
+    over_stall: int = 0
+    stale: int = 0
+
+    gate: Gate = Gate()
+    generations: int = 0
+    argmax_chance: float = 1.0  # that sampling gave nothing but top tokens since it last did not
+    last_generation: Generation | None = None
+    good_generation_at: float | None = None
+    progress_at: float | None = None
+    recovery_good: int = 0
+    recovery_generation: bool = False
+
+    @property
+    def proven_at(self) -> float | None:
+        """When the server last proved that it works: a good generation, or a step."""
+        times = [t for t in (self.good_generation_at, self.progress_at) if t is not None]
+        return max(times, default=None)
+
+    def evidence_age_s(self, at: float) -> float | None:
+        """Seconds since that proof, None if there was none."""
+        return None if self.proven_at is None else at - self.proven_at
+
+    def stuck_for(self, at: float) -> float:
+        """Seconds for which work has been outstanding and no step was made; the worst engine."""
+        # An engine is known to be stuck up to its last sample, no further.
+        seen = at if self.sampled_at is None else min(at, self.sampled_at)
+        worst_engine = max((e.stuck_for(seen) for e in self.engines.values()), default=0.0)
+        return max(worst_engine, self._unanswered_for(at))
+
+    def _unanswered_for(self, at: float) -> float:
+        if not self.silent or not self.asked:
+            return 0.0
+        running = self.outstanding.started_at if self.outstanding and self.asks_this_engine else at
+        asked = running if self.unanswered_since is None else min(running, self.unanswered_since)
+        step = self.awaited_step_at
+        return at - (asked if step is None else max(asked, step))
+
+    @property
+    def awaited_step_at(self) -> float | None:
+        """The last step of the engine that was asked; without a choice, of any."""
+        chosen = self.unanswered_by
+        if chosen is None and self.outstanding is not None:
+            chosen = self.outstanding.engine
+        engine = self.engines.get(chosen) if chosen is not None else None
+        return self.progress_at if engine is None else engine.moved_at
+
+    @property
+    def asks_this_engine(self) -> bool:
+        """A generation runs, and the engine it was asked of is still there."""
+        return self.outstanding is not None and self.outstanding.epoch == self.epoch
+
+    @property
+    def asked(self) -> bool:
+        """A generation waits for its answer, or the last one has not been answered."""
+        return self.unanswered_since is not None or self.asks_this_engine
+
+    @property
+    def busy(self) -> bool:
+        """The last scrape saw work."""
+        return any(e.work_since is not None for e in self.engines.values())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the service says now. Ages in seconds; evidence_age_s None: nothing proved yet."""
+
+    state: State
+    in_state_s: float
+    notes: tuple[Note, ...]
+    surfaces: Surfaces
+    evidence_age_s: float | None
+
+    @property
+    def line(self) -> str:
+        """State and reasons on one line."""
+        return " ".join([self.state.value, *[str(note) for note in self.notes]])
+
+
+def begin(at: float, jitter_seed: int = 0) -> Memory:
+    """The memory of a service that has just started and seen nothing."""
+    first = Transition(at, State.LOADING, "start.waiting")
+    return Memory(started_at=at, since=at, at=at, jitter_seed=jitter_seed, timeline=(first,))
+
+
+def verdict(memory: Memory, now: float) -> Verdict:
+    """The verdict that a memory amounts to."""
+    return Verdict(
+        memory.state,
+        now - memory.since,
+        memory.notes,
+        SURFACES[memory.state],
+        memory.evidence_age_s(now),
+    )

@@ -1,0 +1,89 @@
+"""The health service over a real uvicorn, with its real loop, beside a scripted server."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import requests
+import uvicorn
+
+from deploy.recipe import Health
+from healthcheck import service
+from healthcheck.client import Client, Secret
+from healthcheck.loop import Loop
+from healthcheck.settings import Settings
+from healthcheck.verdict import Policy, State
+from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
+
+PATIENCE_S = 60.0
+# The real loop in real time: short budgets, so that states follow each other in seconds.
+QUICK = replace(
+    Health(),
+    scrape_interval_s=0.1,
+    canary_after_s=0.5,
+    canary_timeout_s=0.5,
+    readiness_budget_s=1.0,
+    dead_after_s=1.0,
+)
+
+
+@dataclass
+class Running:
+    """A health service that runs, and the server that it watches."""
+
+    url: str
+    loop: Loop
+    target: ScriptedServer
+    settings: Settings
+
+    def get(self, path: str, **options: object) -> requests.Response:
+        """What the service answers to GET; `options` are those of requests."""
+        return requests.get(self.url + path, timeout=PATIENCE_S, **options)  # type: ignore[arg-type]
+
+    def wait(self, true: Callable[[], bool]) -> None:
+        """Until it holds; fails with the present verdict."""
+        until = time.monotonic() + PATIENCE_S
+        while not true():
+            assert time.monotonic() < until, self.loop.snapshot.verdict.line
+            time.sleep(0.02)
+
+    def wait_for(self, *states: State) -> None:
+        """Until the verdict is one of these states."""
+        self.wait(lambda: self.loop.snapshot.verdict.state in states)
+
+
+@contextlib.contextmanager
+def running(
+    token: str | None = None, start: bool = True, health: Health = QUICK
+) -> Iterator[Running]:
+    """The service's real app on a free port and its loop in its thread, beside a scripted server."""
+    with scripted_server() as target:
+        policy = Policy(health, MODEL)
+        made = Settings(
+            "rehearsal",
+            target.url,
+            policy,
+            "127.0.0.1",
+            0,
+            api_key=Secret("sk-hidden"),
+            token=Secret(token) if token else None,
+        )
+        loop = Loop(Client(target.url), policy, say=lambda _: None)
+        sock = service.listen("127.0.0.1", 0)
+        config = uvicorn.Config(service.app(loop, made), log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        if start:
+            loop.start()
+        try:
+            yield Running(f"http://127.0.0.1:{sock.getsockname()[1]}", loop, target, made)
+        finally:
+            loop.stop()
+            server.should_exit = True
+            thread.join(PATIENCE_S)
+            sock.close()
