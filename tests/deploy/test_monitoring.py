@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
 RULES = MONITORING / "rules.yaml"
 CASES = Path(__file__).with_name("rules.test.yaml")
+# An image by tag and digest, with a variable that names a mirror.
+PINNED = r"\$\{[A-Z]+_IMAGE:-[\w./-]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}\}"
 # Metric families of a vLLM 0.27.1 server that speculates, as its /metrics listed them.
 VLLM = Path(__file__).with_name("data") / "vllm-0.27.1-metrics.txt"
 RECIPE = recipe.load()
@@ -374,7 +376,7 @@ def test_the_monitoring_services_mount_what_exists_and_listen_on_loopback() -> N
         for mount in mounts:
             source, _, mode = mount.split(":")
             assert (ROOT / "deploy" / source).is_file() and mode == "ro"
-        assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
+        assert re.fullmatch(PINNED, service["image"]), name
         assert all(port.startswith("${BIND:-127.0.0.1}:") for port in service["ports"])
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
         assert service["healthcheck"]

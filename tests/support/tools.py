@@ -17,12 +17,17 @@ INSTALL = {
     "kubernetes-validate": "pip install kubernetes-validate==1.37.0",
     "docker": "apt-get install docker.io docker-compose",
     "docker-registry": "apt-get install docker-registry",
+    "prometheus": "apt-get install prometheus",
     "promtool": "apt-get install prometheus",
     "amtool": "apt-get install prometheus-alertmanager",
 }
 
 # Debian's packages start a daemon when installed; the program alone is taken out of the package.
-DEBIAN = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
+DEBIAN = {
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "amtool": "prometheus-alertmanager",
+}
 
 
 def find(name: str) -> str:
