@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from healthcheck.exposition import Speculation
 from healthcheck.judge import Outcome
@@ -30,6 +31,38 @@ def wilson(successes: float, trials: float, z: float = Z_99) -> tuple[float, flo
     middle = rate + square / 2
     spread = z * math.sqrt(rate * (1 - rate) / trials + square / (4 * trials))
     return max((middle - spread) / (1 + square), 0.0), min((middle + spread) / (1 + square), 1.0)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Counters as rates: fractions, `length` in tokens per step (1 + accepted per draft),
+    `intervals` Wilson bounds by position, each one-sided 99 %."""
+
+    drafts: int
+    draft_tokens: int
+    rate: float
+    length: float
+    per_position: tuple[float, ...]
+    intervals: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def of(cls, counted: Speculation) -> Acceptance | None:
+        """The rates of counters, None without a draft."""
+        if counted.drafts <= 0 or counted.draft_tokens <= 0:
+            return None
+        return cls(
+            drafts=int(counted.drafts),
+            draft_tokens=int(counted.draft_tokens),
+            rate=counted.accepted / counted.draft_tokens,
+            length=1 + counted.accepted / counted.drafts,
+            per_position=tuple(n / counted.drafts for n in counted.accepted_at),
+            intervals=tuple(wilson(n, counted.drafts) for n in counted.accepted_at),
+        )
+
+    @property
+    def drafted_per_step(self) -> float:
+        """The K that the server drafts with."""
+        return self.draft_tokens / self.drafts
 
 
 def low(window: Speculation, floor: float) -> Outcome:

@@ -9,14 +9,16 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from healthcheck import plots
+
 REFRESH_S = 5
 # What a browser may load for this page: nothing but its own style.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--dim:#6b7280;--good:#1a7f37;--warn:#9a6700;
---bad:#b3261e;--bar:#2f6fde;--soft:#8882}
-@media(prefers-color-scheme:dark){:root{--dim:#9ca3af;--bar:#6ea0ff}}
+--bad:#b3261e;--bar:#2f6fde;--soft:#8882;--ink:CanvasText;--none:var(--dim);--mark:#d9480f}
+@media(prefers-color-scheme:dark){:root{--dim:#9ca3af;--bar:#6ea0ff;--mark:#f0883e}}
 *{box-sizing:border-box}
 body{font:16px/1.45 system-ui,sans-serif;margin:0 auto;max-width:64rem;padding:1rem}
 h1{font-size:1.35rem;margin:.2rem 0 .6rem}h2{font-size:1.05rem;margin:1.6rem 0 .5rem}
@@ -42,8 +44,7 @@ align-items:center}
 .track i{display:block;height:100%;background:var(--bar);border-radius:.2rem;min-width:2px}
 .track i.open{background:repeating-linear-gradient(45deg,var(--bar) 0 6px,#0000 6px 10px)}
 .num{text-align:right;font-variant-numeric:tabular-nums}
-svg{width:100%;max-width:26rem;height:auto;display:block}
-svg text{font:12px system-ui,sans-serif;fill:currentColor}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(20rem,100%),1fr));gap:1rem}
 summary{cursor:pointer;font-size:1.05rem;font-weight:600;margin-top:1.6rem}
 """
 _PATHS = {
@@ -62,7 +63,7 @@ def render(data: Mapping[str, Any]) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="refresh" content="{REFRESH_S}">'
-        f"<title>{_text(state)} - dspark health</title><style>{_STYLE}</style>"
+        f"<title>{_text(state)} - dspark health</title><style>{_STYLE}{plots.STYLE}</style>"
         f'<h1>dspark health <span class="state {_text(data["status"])}">{_text(state)}</span></h1>'
         + _facts(data)
         + _reasons(data["reasons"])
@@ -147,63 +148,27 @@ def _acceptance(data: Mapping[str, Any]) -> str:
     parts = []
     for name, engine in data["engines"].items():
         window, total = engine["last_window"], engine["speculation"]
-        shown = window or total
-        if not shown or not shown["by_position"]:
+        seen = window or total
+        if seen is None or not seen["per_position"]:
             continue
         since = "last window of traffic" if window else "since the engine's start, probes included"
-        label = f"engine {name}: " if len(data["engines"]) > 1 else ""
+        title = f"engine {name}" if len(data["engines"]) > 1 else "accepted per draft"
         caption = (
-            f"{label}{shown['drafts']:.0f} drafts, {since}; "
-            f"{shown['length']:.2f} tokens a step, {shown['acceptance']:.0%} of draft tokens"
+            f"{seen['drafts']} drafts, {since}; {seen['length']:.2f} tokens a step, "
+            f"{seen['rate']:.0%} of draft tokens; whiskers: Wilson bounds, each one-sided 99 %; "
+            f"dashed: the floor of the first position, {floor:.0%}"
         )
-        parts.append(f"<p>{_text(caption)}</p>{picture(shown['by_position'], floor)}")
+        positions = [
+            plots.Column(str(at), rate, low, high, None if at else floor, "floor")
+            for at, (rate, (low, high)) in enumerate(
+                zip(seen["per_position"], seen["intervals"], strict=True)
+            )
+        ]
+        plot = plots.columns(title, "draft position", positions, lambda v: f"{v:.0%}", 1.0)
+        parts.append(f"<figure>{plot}<figcaption>{_text(caption)}</figcaption></figure>")
     if not parts:
         return ""
-    return "<h2>Acceptance by draft position</h2>" + "".join(parts)
-
-
-def picture(rates: Sequence[float], floor: float) -> str:
-    """Bars of acceptance per draft, a fraction for each position, as one SVG; the dashed line is
-    the floor that the first position is held to."""
-    wide, high, top, left = 400, 206, 16, 42
-    plot = high - top - 48
-    step = (wide - left) / len(rates)
-    lines = []
-    for mark in (0.0, 0.5, 1.0):
-        y = top + plot * (1 - mark)
-        lines.append(
-            f'<line x1="{left}" x2="{wide}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" '
-            f'stroke-opacity=".2"/><text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{mark:.0%}</text>"
-        )
-    bars = []
-    for position, rate in enumerate(rates):
-        shown = min(max(rate, 0.0), 1.0)
-        x, width = left + step * (position + 0.18), step * 0.64
-        y = top + plot * (1 - shown)
-        centre = x + width / 2
-        bars.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{plot * shown:.1f}" '
-            f'rx="2" fill="var(--bar)"/>'
-            f'<text x="{centre:.1f}" y="{y - 4:.1f}" text-anchor="middle">{rate:.0%}</text>'
-            f'<text x="{centre:.1f}" y="{top + plot + 16}" text-anchor="middle">{position}</text>'
-        )
-    y = top + plot * (1 - floor)
-    floor_line = (
-        f'<line x1="{left}" x2="{left + step:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--bad)" '
-        'stroke-width="2" stroke-dasharray="5 4"/>'
-    )
-    words = ", ".join(f"position {p} {rate:.0%}" for p, rate in enumerate(rates))
-    axis = (
-        f'<text x="{(wide + left) / 2}" y="{high - 6}" text-anchor="middle">draft position; '
-        f"dashed: floor {floor:.0%}</text>"
-    )
-    return (
-        f'<svg viewBox="0 0 {wide} {high}" role="img" aria-label="acceptance: {words}">'
-        + "".join([*lines, *bars, floor_line])
-        + axis
-        + "</svg>"
-    )
+    return f'<h2>Acceptance by draft position</h2><div class="plots">{"".join(parts)}</div>'
 
 
 def _checks(data: Mapping[str, Any]) -> str:

@@ -9,19 +9,31 @@ from dataclasses import dataclass
 
 # In units of about a pixel: a plot as wide as a phone, so that its letters stay letters there.
 WIDTH, HEIGHT = 340, 230
+#: The plot's own look; the page gives --bar, --ink, --mark and --none.
+STYLE = """
+.plot{width:100%;height:auto;max-width:34rem}
+.plot text{font:11px system-ui,sans-serif;fill:var(--ink)}.plot .title,.plot .value{font-weight:600}
+.plot .mid{text-anchor:middle}.plot .end{text-anchor:end;fill:var(--none)}
+.plot .bar{fill:var(--bar)}.plot .grid{stroke:#8883}
+.plot .whisker{stroke:var(--ink);stroke-width:1.5;fill:none}
+.plot .mark{stroke:var(--mark);stroke-width:3;stroke-dasharray:6 3;fill:none}
+figure{margin:0}figcaption{font-size:.85rem;color:var(--none)}
+"""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 22, 54
 _TICKS = 4
 
 
 @dataclass(frozen=True)
 class Column:
-    """A value over its label, with the ends of its whisker and a mark to stand beside."""
+    """A value over its label, with the ends of its whisker and a mark to stand beside; `marked`
+    says what the mark is."""
 
     label: str
     value: float
     low: float | None = None
     high: float | None = None
     mark: float | None = None
+    marked: str = "reference"
 
 
 def columns(
@@ -82,7 +94,7 @@ def _column(
         at, reach = _y(column.mark, end), width / 2 + 8
         yield (
             f'<path class="mark" d="M{middle - reach:.1f} {at:.1f}h{2 * reach:.1f}">'
-            f"<title>reference: {html.escape(shown(column.mark))}</title></path>"
+            f"<title>{html.escape(f'{column.marked}: {shown(column.mark)}')}</title></path>"
         )
     # Above a column its value would be taken for the whisker's end.
     for word, down, kind in ((column.label, 15, "mid"), (shown(column.value), 30, "mid value")):

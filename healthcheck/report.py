@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from healthcheck.acceptance import Acceptance
 from healthcheck.exposition import Speculation
 from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import Snapshot
@@ -19,7 +20,7 @@ from healthcheck.reasons import Note
 from healthcheck.settings import Settings
 from healthcheck.verdict import EngineMemory, Memory, State
 
-SCHEMA = 1
+SCHEMA = 2
 _STATUS = {State.READY: "pass", State.DEGRADED: "warn"}
 
 
@@ -171,21 +172,16 @@ def _engine(engine: EngineMemory, now: float) -> dict[str, object]:
         "generation_tokens": sample.generation_tokens,
         "moved_s_ago": now - engine.moved_at,
         "stuck_s": engine.stuck_for(now),
-        "speculation": rates(sample.speculation) if sample.speculation else None,
-        "last_window": rates(engine.windows[-1]) if engine.windows else None,
+        "speculation": _rates(sample.speculation),
+        "last_window": _rates(engine.windows[-1]) if engine.windows else None,
         "window_drafts": engine.window.drafts,
     }
 
 
-def rates(counted: Speculation) -> dict[str, object]:
-    """Counters as rates: acceptance of draft tokens, by position, and tokens a step."""
-    drafts, tokens = counted.drafts, counted.draft_tokens
-    return {
-        "drafts": drafts,
-        "acceptance": counted.accepted / tokens if tokens else None,
-        "length": 1 + counted.accepted / drafts if drafts else None,
-        "by_position": [n / drafts for n in counted.accepted_at] if drafts else [],
-    }
+def _rates(counted: Speculation | None) -> dict[str, object] | None:
+    """Acceptance by these counters; None where no draft was counted."""
+    seen = Acceptance.of(counted) if counted is not None else None
+    return None if seen is None else asdict(seen)
 
 
 def metrics(snapshot: Snapshot, now: float, turns_on: bool) -> Iterator[Metric]:

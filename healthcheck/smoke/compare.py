@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
 from healthcheck.smoke.figures import Spread, ratio
-from healthcheck.smoke.results import Acceptance, Level, Report
+from healthcheck.smoke.results import Level, Report
 from healthcheck.smoke.words import clean
 
 # A speed may differ by this much between two runs of one server before it is called a change.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 
+from healthcheck import plots
+from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
-from healthcheck.smoke.plots import Column, columns
-from healthcheck.smoke.results import Acceptance, Report
+from healthcheck.plots import Column, columns
+from healthcheck.smoke.results import Report
 from healthcheck.smoke.terminal import MARKS, VERDICTS
 from healthcheck.smoke.words import clean
 
@@ -30,13 +32,6 @@ border-bottom:1px solid #8884;align-items:start}
 .rows .badge{justify-self:start}.rows b{font-weight:600}.took{text-align:right;color:var(--none)}
 .fix{display:block;color:var(--none)}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(20rem,100%),1fr));gap:1rem}
-figure{margin:0}figcaption{font-size:.85rem;color:var(--none)}
-.plot{width:100%;height:auto;max-width:34rem}
-.plot text{font:11px system-ui,sans-serif;fill:var(--ink)}.plot .title,.plot .value{font-weight:600}
-.plot .mid{text-anchor:middle}.plot .end{text-anchor:end;fill:var(--none)}
-.plot .bar{fill:var(--bar)}.plot .grid{stroke:#8883}
-.plot .whisker{stroke:var(--ink);stroke-width:1.5;fill:none}
-.plot .mark{stroke:var(--mark);stroke-width:3;stroke-dasharray:6 3;fill:none}
 .scroll{overflow-x:auto;margin-top:.7rem}table{border-collapse:collapse}
 th,td{text-align:right;padding:.25rem .7rem .25rem 0;border-bottom:1px solid #8884;
 overflow-wrap:normal;white-space:nowrap}th:first-child,td:first-child{text-align:left}
@@ -53,7 +48,7 @@ def page(report: Report) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{_e(report.verdict)} - smoke test of {_e(report.target)}</title>"
-        f"<style>{_STYLE}</style></head><body>"
+        f"<style>{_STYLE}{plots.STYLE}</style></head><body>"
         f'<h1>Smoke test <span class="badge {report.verdict}">{_e(verdict)}</span></h1>'
         + _facts(report)
         + "".join(_cause(report))
@@ -169,7 +164,7 @@ def _speed(report: Report) -> Iterator[str]:
     gaps = [Column(str(v.concurrency), v.gap_s.p50, v.gap_s.p50, v.gap_s.p99) for v in levels]
     rates = [Column(str(v.concurrency), v.tokens_per_s) for v in levels]
     at, whiskers = "requests at once", "columns: median; whiskers: up to the 99th percentile"
-    plots = (
+    shown = (
         (columns("time to the first piece", at, first, _time), whiskers),
         (
             columns("time between pieces", at, gaps, _time),
@@ -181,7 +176,7 @@ def _speed(report: Report) -> Iterator[str]:
         ),
     )
     yield '<div class="plots">'
-    for plot, caption in plots:
+    for plot, caption in shown:
         yield f"<figure>{plot}<figcaption>{_e(caption)}</figcaption></figure>"
     yield "</div>"
     heads = ("at once", "answered", "tokens/s", "first p50", "p90", "p99", "gap p50", "p90", "p99")

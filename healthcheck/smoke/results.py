@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.files import write_whole
-from healthcheck.acceptance import wilson
-from healthcheck.exposition import Speculation
+from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
 from healthcheck.reasons import remedy
 from healthcheck.smoke.figures import Spread
@@ -45,38 +44,6 @@ class LeftOut:
 
     name: str
     why: str
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """Speculation measured here: rates are fractions, `length` is tokens per step (1 + accepted
-    per draft), `intervals` Wilson bounds by position, each one-sided 99 %."""
-
-    drafts: int
-    draft_tokens: int
-    rate: float
-    length: float
-    per_position: tuple[float, ...]
-    intervals: tuple[tuple[float, float], ...]
-
-    @classmethod
-    def of(cls, counted: Speculation) -> Acceptance | None:
-        """The rates of counters, None without a draft."""
-        if counted.drafts <= 0 or counted.draft_tokens <= 0:
-            return None
-        return cls(
-            drafts=int(counted.drafts),
-            draft_tokens=int(counted.draft_tokens),
-            rate=counted.accepted / counted.draft_tokens,
-            length=1 + counted.accepted / counted.drafts,
-            per_position=tuple(n / counted.drafts for n in counted.accepted_at),
-            intervals=tuple(wilson(n, counted.drafts) for n in counted.accepted_at),
-        )
-
-    @property
-    def drafted_per_step(self) -> float:
-        """The K that the server drafts with."""
-        return self.draft_tokens / self.drafts
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from healthcheck.acceptance import collapsed
+from healthcheck.acceptance import Acceptance, collapsed
 from healthcheck.answers import Failure
 from healthcheck.client import Client
 from healthcheck.exposition import Exposition, Speculation
@@ -14,7 +14,7 @@ from healthcheck.judge import Outcome
 from healthcheck.smoke import load
 from healthcheck.smoke.figures import ratio
 from healthcheck.smoke.load import Request
-from healthcheck.smoke.results import Acceptance, Check, Report, SpeedUp
+from healthcheck.smoke.results import Check, Report, SpeedUp
 from healthcheck.smoke.stream import Streamed
 from healthcheck.smoke.target import Session, fault, refusal
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TextIO
 
+from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
-from healthcheck.smoke.results import Acceptance, Check, Level, Report
+from healthcheck.smoke.results import Check, Level, Report
 from healthcheck.smoke.words import clean
 
 MARKS = {Outcome.GOOD: "good", Outcome.BAD: "BAD", Outcome.UNKNOWN: "?"}

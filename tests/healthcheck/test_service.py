@@ -351,7 +351,9 @@ def test_the_page_shows_start_acceptance_checks_and_provenance(tmp_path: Path) -
     """The page of a READY server draws its start, its acceptance, its gate, its image."""
     shown = status_page(tmp_path)
     ElementTree.fromstring(shown[shown.index("<svg") : shown.index("</svg>") + 6])
-    assert 'aria-label="acceptance: position 0 75%' in shown
+    assert 'aria-label="accepted per draft. 0: 75%' in shown
+    assert shown.count('class="whisker"') == 4
+    assert shown.count("<title>floor: ") == 1
     for text in ("log: weights", "gate: long", "gate: at-once", "series.patches.0", "0001-x"):
         assert f">{text}<" in shown
     assert "budgets.canary_after_s" in shown

@@ -18,16 +18,17 @@ from typing import Any
 import pytest
 
 from healthcheck import smoke
+from healthcheck.acceptance import Acceptance
 from healthcheck.exposition import Speculation
 from healthcheck.judge import Outcome
+from healthcheck.plots import Column, columns
 from healthcheck.reasons import REASONS, SMOKE_REASONS, remedy
 from healthcheck.smoke import compare, results, terminal
 from healthcheck.smoke.compare import Way
 from healthcheck.smoke.figures import Spread
 from healthcheck.smoke.junit import junit
 from healthcheck.smoke.page import page
-from healthcheck.smoke.plots import Column, columns
-from healthcheck.smoke.results import Acceptance, Check, Level, LongPrompt, Report, SpeedUp
+from healthcheck.smoke.results import Check, Level, LongPrompt, Report, SpeedUp
 from tests.support.scripted_server import MODEL, scripted_server
 
 ROOT = Path(__file__).resolve().parents[2]
