@@ -20,7 +20,7 @@ from healthcheck.reasons import Note
 from healthcheck.settings import Settings
 from healthcheck.verdict import EngineMemory, Memory, State
 
-SCHEMA = 2
+SCHEMA = 1
 _STATUS = {State.READY: "pass", State.DEGRADED: "warn"}
 
 

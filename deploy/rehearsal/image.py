@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -68,13 +69,13 @@ def ensure() -> str:
         _require_disk()
         _say(f"making {name}")
         _commit(root, name)
-        _remove_older(name)
+        _remove_older(REPOSITORY, name)
     return name
 
 
-def _remove_older(name: str) -> None:
-    """Stand-ins of older shims or series only take disk; one that is in use stays."""
-    listed = _docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY)
+def _remove_older(repository: str, name: str) -> None:
+    """Images of older shims, series or code only take disk; one that is in use stays."""
+    listed = _docker("images", "--format", "{{.Repository}}:{{.Tag}}", repository)
     for image in listed.stdout.decode().split():
         if image != name:
             _docker("image", "rm", image, check=False)
@@ -89,9 +90,13 @@ def ensure_root() -> str:
             f"python: {sys.version.split()[0]} made this environment, and no Debian root has it: "
             f"make it with Python {known}"
         )
-    name = f"{ROOT_REPOSITORY}:{suite}"
-    if not _has(name) and not _from_registry(suite, name):
-        _bootstrap(suite, name)
+    name = (
+        f"{ROOT_REPOSITORY}:{suite}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}"
+    )
+    if not _has(name):
+        if not _from_registry(suite, name):
+            _bootstrap(suite, name)
+        _remove_older(ROOT_REPOSITORY, name)
     return name
 
 
@@ -121,12 +126,17 @@ def _bootstrap(suite: str, name: str) -> None:
         f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "locale", "man")
     ]
     options += ["--dpkgopt=force-unsafe-io", "--variant=essential"]
+    # Merged from the start, as in Debian's own images: bookworm's usrmerge would bring all of Perl.
+    options += ["--hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr"]
     command = ["mmdebstrap", "--quiet", *options, f"--include={','.join(PACKAGES)}", suite, "-"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as made:
-        _docker("import", "-", name, stdin=made.stdout)
-    if made.returncode:
-        _docker("image", "rm", name, check=False)
-        raise RehearsalError(f"mmdebstrap: ended with {made.returncode}: see its messages above")
+    with tempfile.TemporaryFile() as told:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told) as made:
+            _docker("import", "-", name, stdin=made.stdout)
+        if made.returncode:
+            _docker("image", "rm", name, check=False)
+            told.seek(0)
+            sys.stderr.buffer.write(told.read())
+            raise RehearsalError(f"mmdebstrap: ended with {made.returncode}: see its words above")
 
 
 def _commit(root: str, name: str) -> None:
