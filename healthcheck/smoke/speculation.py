@@ -31,14 +31,16 @@ Rates = tuple[tuple[float, ...], tuple[float, ...]]
 def acceptance(session: Session) -> Iterator[Check]:
     """Draft enough, several requests at once, that acceptance is a figure and not a chance.
 
-    Counted since the session's first scrape, so that the drafts of the checks before this one
-    count as well. The requests are streams: where no other part measures speed, they give it.
+    Only these requests are counted: what came before differs from run to run, and acceptance by
+    what is written, so that two reports could not be compared. The requests are streams: where no
+    other part measures speed, they give it.
     """
     target, report = session.target, session.report
+    deadline_s = target.profile.health.probe_timeout_s
     if not target.speculates:
         report.leave_out("speculation", "the server is said to serve without a draft")
         return
-    before = _counted(session.first)
+    before = _counted(scrape(target.client, deadline_s))
     if isinstance(before, Check):
         yield before
         return
@@ -50,7 +52,7 @@ def acceptance(session: Session) -> Iterator[Check]:
         asked_at = time.monotonic()
         ran += load.at_once(target, CONCURRENT, CONCURRENT, f"round-{round_number}")
         busy_s += time.monotonic() - asked_at
-        after = _counted(scrape(target.client, target.profile.health.probe_timeout_s))
+        after = _counted(scrape(target.client, deadline_s))
         if isinstance(after, Check):
             yield after
             return
@@ -64,11 +66,10 @@ def acceptance(session: Session) -> Iterator[Check]:
         yield load.judged(report.levels[-1], ran)
 
 
-def _counted(seen: Exposition | Failure | None) -> Speculation | Check:
+def _counted(seen: Exposition | Failure) -> Speculation | Check:
     """The counters of a scrape, or the row that says why there are none."""
     if not isinstance(seen, Exposition):
-        words = seen.detail if seen is not None else "not asked"
-        return fault("acceptance", Outcome.UNKNOWN, "metrics.unavailable", words)
+        return fault("acceptance", Outcome.UNKNOWN, "metrics.unavailable", seen.detail)
     counted = seen.speculation()
     if counted is not None:
         return counted

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from healthcheck.answers import Answer
 from healthcheck.client import Client
-from healthcheck.generate import scrape
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, Stopped, fault
@@ -62,13 +61,11 @@ def _models(session: Session, answer: Answer, waited: float) -> Check:
 
 
 def version(session: Session) -> Iterator[Check]:
-    """Which vLLM it is, and the counters before anything is asked."""
+    """Which vLLM it is."""
     target = session.target
-    deadline_s = target.profile.health.probe_timeout_s
-    answer = target.client.get("/version", deadline_s=deadline_s)
+    answer = target.client.get("/version", deadline_s=target.profile.health.probe_timeout_s)
     body = answer.json() if isinstance(answer, Answer) else answer
     seen = body.get("version") if isinstance(body, dict) else None
-    session.first = scrape(target.client, deadline_s)
     if not isinstance(seen, str):
         session.report.leave_out("version", "/version gives none")
         return

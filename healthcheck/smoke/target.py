@@ -10,7 +10,6 @@ from functools import cached_property
 from deploy.recipe import Profile
 from healthcheck.answers import Answer, Failure
 from healthcheck.client import Client
-from healthcheck.exposition import Exposition
 from healthcheck.generate import Generator
 from healthcheck.judge import GRAVITY, Finding, Outcome, judge, worst
 from healthcheck.reasons import reason
@@ -70,13 +69,12 @@ class Target:
 
 @dataclass
 class Session:
-    """A run in progress: the target, the report that it fills, the counters at its start, and
-    whether a health service has seen it generate."""
+    """A run in progress: the target, the report that it fills, and whether a health service has
+    seen it generate."""
 
     target: Target
     report: Report
     say: Callable[[str], None]
-    first: Exposition | Failure | None = None
     generated: bool = False
 
 
