@@ -38,7 +38,7 @@ _HEAD = """# Reason codes
 Written by `python3 -m healthcheck.reference` from the tables that the service itself reads. The
 first part is what a verdict says (`/readyz?verbose`, `/report`, the status page, the label `code`
 of `dspark_health_reason`); then what only the smoke test says, and what the explanation of a
-server's log says (`python3 -m healthcheck explain`, `cause` in `/report`).
+server's log says (`python3 -m healthcheck explain LOGFILE`, `cause` in `/report`).
 """
 
 
