@@ -1,4 +1,4 @@
-"""`python -m deploy`: plan, preflight, environments, smoke test, vocabulary."""
+"""`python3 -m deploy`: plan, preflight, environments, smoke test, vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from deploy import environment, plan, recipe, smoke, vocabulary
+from deploy import environment, plan, recipe, smoke, switches, vocabulary
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
@@ -28,19 +28,20 @@ def main(argv: list[str] | None = None) -> int:
     if argv and argv[0] in ELSEWHERE:
         module = importlib.import_module(ELSEWHERE[argv[0]][0])
         return int(module.main(argv[1:]))
-    parser = argparse.ArgumentParser(prog="python -m deploy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m deploy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    own = switches.recipe_file(os.environ)
 
     p = commands.add_parser("plan", help="print what would run; flags after -- are added")
     p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="profile to plan")
-    p.add_argument("--recipe", type=Path, default=recipe.FILE, help="recipe file")
+    p.add_argument("--recipe", type=Path, default=own, help="recipe file")
     p.add_argument("--format", choices=FORMS, default="shell")
     p.add_argument("--no-speculation", action="store_true", help="serve without a draft")
     p.add_argument("extra", nargs="*", metavar="FLAG", help="extra vllm serve flags, after --")
     p.set_defaults(run=run_plan)
 
     p = commands.add_parser("profiles", help="list the profiles with their evidence")
-    p.add_argument("--recipe", type=Path, default=recipe.FILE, help="recipe file")
+    p.add_argument("--recipe", type=Path, default=own, help="recipe file")
     p.set_defaults(run=run_profiles)
 
     p = commands.add_parser("environment", help="make a locked environment; print its python")
@@ -70,9 +71,8 @@ def run_plan(args: argparse.Namespace) -> int:
     loaded = recipe.load(args.recipe)
     if args.profile is None:
         raise RecipeError(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
-    made = plan.make(
-        loaded.profile(args.profile), args.extra, os.environ, speculation=not args.no_speculation
-    )
+    speculates = switches.speculation(os.environ) and not args.no_speculation
+    made = plan.make(loaded.profile(args.profile), args.extra, os.environ, speculation=speculates)
     print(f"# profile {made.profile}, evidence: {made.evidence}", file=sys.stderr)
     for warning in made.warnings:
         print(f"# warning: {warning}", file=sys.stderr)

@@ -38,7 +38,7 @@ class Lock:
 
 
 LOCKS = {
-    # what `python -m healthcheck` needs, and no more
+    # what `python3 -m healthcheck` needs, and no more
     "health": Lock((ROOT / "healthcheck/requirements.lock",), torch=False, disk_gb=0.2),
     # vLLM on the CPU, with the tools of the tests
     "rehearsal": Lock(

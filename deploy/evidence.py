@@ -1,4 +1,4 @@
-"""`python -m deploy.evidence`: one file that says what was seen of a profile on this machine.
+"""`python3 -m deploy.evidence`: one file that says what was seen of a profile on this machine.
 
 Preflight, the smoke test with its needle, and a few word problems, asked greedily and sampled. The
 file holds no host name, address, path or key, so that it can be sent to this project, where it
@@ -70,7 +70,7 @@ class EvidenceError(RuntimeError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise EvidenceError(f"{message}; see python -m deploy.evidence --help")
+        raise EvidenceError(f"{message}; see python3 -m deploy.evidence --help")
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def smoke_part(report: Mapping[str, Any]) -> dict[str, Any]:
     outcome, rows = report.get("verdict"), report.get("checks")
     if outcome not in OUTCOMES or not isinstance(rows, list):
         raise EvidenceError(
-            f"smoke: its report has verdict {outcome!r}; run python -m healthcheck smoke alone"
+            f"smoke: its report has verdict {outcome!r}; run python3 -m healthcheck smoke alone"
         )
     kept = ("schema", "vllm_version", "max_model_len", "speculates", "acceptance", "reference")
     figures = ("levels", "long_prompts", "timings_s", "left_out")
@@ -336,7 +336,7 @@ def smoke_with(python: str, target: Target) -> Mapping[str, Any]:
                 f"smoke: ended with code {code.returncode} and wrote no report; see its lines above"
             ) from None
     if not isinstance(report, dict):
-        raise EvidenceError("smoke: its report is no table; run python -m healthcheck smoke alone")
+        raise EvidenceError("smoke: its report is no table; run python3 -m healthcheck smoke alone")
     return report
 
 
@@ -483,11 +483,17 @@ def _target(args: argparse.Namespace, host: Host, loaded: Recipe) -> Target:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m deploy.evidence", description=__doc__, allow_abbrev=False)
+    parser = _Parser(prog="python3 -m deploy.evidence", description=__doc__, allow_abbrev=False)
     parser.add_argument("--profile", help="what is served; default DSPARK_PROFILE, else by card")
     parser.add_argument("--url", help="the running server; default: the profile's port here")
     parser.add_argument("--model", help="served model name; default: the profile's")
-    parser.add_argument("--api-key-file", type=Path, help="file that holds the server's API key")
+    key_file = os.environ.get("API_KEY_FILE")  # as `make up` takes it
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        default=Path(key_file) if key_file else None,
+        help="file that holds the server's API key; default API_KEY_FILE",
+    )
     parser.add_argument("--out", type=Path, default=OUT, help="default: build/evidence.json")
     return parser
 

@@ -1,4 +1,4 @@
-"""`python -m deploy.host`: build, start, watch and stop the containers on this host.
+"""`python3 -m deploy.host`: build, start, watch and stop the containers on this host.
 
 `up` reads what only this host knows (the groups of its GPU devices), takes the rest from the
 recipe, writes both to build/compose/PROFILE.env and calls `docker compose` with it. A variable that
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import environment, recipe
+from deploy import environment, recipe, switches
 from deploy.environment import SetupError
 from deploy.files import write_whole
 from deploy.recipe import Profile, Recipe, RecipeError
@@ -45,7 +45,7 @@ PASSED = (
     *SECRETS,
     *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE"),
     *("BIND", "SERVER_PORT", "HEALTH_PORT", "WEIGHTS", "COMPOSE_PROJECT_NAME"),
-    *("DSPARK_SPECULATION", "REHEARSAL_FAULT", "REHEARSAL_SITE"),
+    *("DSPARK_PREFLIGHT", "DSPARK_SPECULATION", "REHEARSAL_FAULT", "REHEARSAL_SITE"),
 )
 
 _LOG = "/var/log/dspark-rocm/server.log"
@@ -66,7 +66,7 @@ class Groups:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand; 0 good, 1 refused or not ready, 2 misused."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.host", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m deploy.host", description=__doc__)
     parser.add_argument("--profile", default="mi355x", help="profile of the recipe")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, text in (
@@ -147,8 +147,9 @@ def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Co
     The variables are written to the profile's env file; `purpose` names another one. Raises
     HostError where compose, a value or the rehearsal's base cannot be had.
     """
-    require_compose()
     environ = dict(os.environ)
+    check(given(environ))  # before minutes of work
+    require_compose()
     if profile.is_rehearsal:
         environ = {**stand_in(), **environ}
     values = variables(recipe.load(), profile, groups, environ)
@@ -156,12 +157,17 @@ def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Co
 
 
 def require_compose() -> None:
-    """Raises HostError unless `docker compose` is there: a client alone does not bring it."""
+    """Raises HostError unless `docker compose` is there, which a client alone does not bring, and
+    an engine answers."""
     if _run(["docker", "compose", "version"], capture=True).returncode:
         raise HostError(
             "docker compose: is not installed; install the package docker-compose (Debian 13) or "
             "docker-compose-plugin (Docker's own)"
         )
+    asked = _run(["docker", "info", "--format", "{{.ServerVersion}}"], capture=True)
+    if asked.returncode:
+        told = asked.stderr.strip().splitlines()
+        raise HostError(f"docker: {told[-1] if told else 'no engine answers'}; start the engine")
 
 
 def groups_of(profile: Profile) -> Groups:
@@ -196,7 +202,7 @@ def variables(
         "SERVER_IMAGE": f"dspark-rocm/server:{kind}{version}",
         "HEALTH_IMAGE": f"dspark-rocm/healthcheck:{kind}{version}",
     }
-    made |= {name: environ[name] for name in PASSED if environ.get(name)}
+    made |= given(environ)
     check(made)
     return {
         **made,
@@ -208,11 +214,18 @@ def variables(
     }
 
 
+def given(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the user has set of PASSED."""
+    return {name: environ[name] for name in PASSED if environ.get(name)}
+
+
 def check(values: Mapping[str, str]) -> None:
     """Refuse what compose would fail on later, or mount as an empty folder. Raises HostError."""
-    switch = values.get("DSPARK_SPECULATION", "on")
-    if switch not in ("on", "off"):
-        raise HostError(f"DSPARK_SPECULATION: got {switch!r}; give on or off")
+    try:
+        switches.speculation(values)
+        switches.preflight(values)
+    except RecipeError as e:
+        raise HostError(str(e)) from e
     for name, value in values.items():
         if "\n" in value or "'" in value:
             raise HostError(f"{name}: got {value!r}; leave quotes and line breaks out")
@@ -303,7 +316,7 @@ class Compose:
             )
 
     def health(self, *arguments: str) -> int:
-        """`python -m healthcheck` inside the health service."""
+        """`python3 -m healthcheck` inside the health service."""
         return self.call("exec", "-T", "healthcheck", "python3", "-m", "healthcheck", *arguments)
 
     def keep_previous(self, image: str) -> None:

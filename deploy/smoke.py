@@ -1,4 +1,4 @@
-"""`python -m deploy smoke`: find what can be tested here, and become the smoke test of it.
+"""`python3 -m deploy smoke`: find what can be tested here, and become the smoke test of it.
 
 SMOKE_URL names a server that runs already. Otherwise the compose deployment is started where there
 is an MI GPU and a Docker engine, and the CPU rehearsal everywhere else. SMOKE_SIZE is `full` or

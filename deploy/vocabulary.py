@@ -1,6 +1,6 @@
 """The names that the pinned vLLM knows: server flags, environment variables, speculative settings.
 
-`deploy/vocabulary.json` is written by `python -m deploy vocabulary --write`, which asks vLLM's own
+`deploy/vocabulary.json` is written by `python3 -m deploy vocabulary --write`, which asks vLLM's own
 argument parser; a test compares the file with the parser again. With it a misspelt name in the
 recipe is refused in milliseconds, on a machine that has no vLLM.
 """

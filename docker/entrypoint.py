@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import plan, recipe
+from deploy import plan, recipe, switches
 from deploy.plan import Plan, PlanError
 from deploy.preflight import cli as look
 from deploy.recipe import RecipeError
@@ -31,7 +31,6 @@ from patches import apply, series
 from patches.errors import PatchesError
 
 HOME = Path(__file__).resolve().parent.parent
-PREFLIGHTS = ("on", "warn", "full", "off")
 
 
 class Refusal(RuntimeError):
@@ -63,9 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def preflight(made: Plan, extra: Sequence[str]) -> None:
     """Look at the machine, as DSPARK_PREFLIGHT says. Raises Refusal when a check fails."""
-    mode = os.environ.get("DSPARK_PREFLIGHT", "on")
-    if mode not in PREFLIGHTS:
-        raise Refusal(f"DSPARK_PREFLIGHT: got {mode!r}; give one of {', '.join(PREFLIGHTS)}")
+    mode = switches.preflight(os.environ)
     if mode == "off":
         return
     words = ["--profile", made.profile]
@@ -96,15 +93,12 @@ def run_as_given(arguments: Sequence[str]) -> int:
 
 def make_plan(extra: Sequence[str]) -> Plan:
     """The plan of the environment's profile. Raises RecipeError, PlanError or Refusal."""
-    given = os.environ.get("DSPARK_RECIPE")
-    loaded = recipe.load(Path(given) if given else None)
+    loaded = recipe.load(switches.recipe_file(os.environ))
     name = os.environ.get("DSPARK_PROFILE")
     if not name:
         raise Refusal(f"DSPARK_PROFILE: is not set; it is one of {', '.join(loaded.profiles)}")
-    switch = os.environ.get("DSPARK_SPECULATION", "on")
-    if switch not in ("on", "off"):
-        raise Refusal(f"DSPARK_SPECULATION: got {switch!r}; give on or off")
-    return plan.make(loaded.profile(name), extra, os.environ, speculation=switch == "on")
+    speculates = switches.speculation(os.environ)
+    return plan.make(loaded.profile(name), extra, os.environ, speculation=speculates)
 
 
 def vllm_root() -> Path:

@@ -1,4 +1,4 @@
-"""`python -m healthcheck`: run the health service, ask it, test a server, explain a log.
+"""`python3 -m healthcheck`: run the health service, ask it, test a server, explain a log.
 
 Exit codes: 0 good, 1 bad, 2 could not tell or misused.
 """
@@ -36,18 +36,19 @@ def main(argv: list[str] | None = None) -> int:
         module = importlib.import_module(f"healthcheck.{argv[0]}")
         return int(module.main(argv[1:]))
     args = _parser().parse_args(argv)
+    from deploy.recipe import RecipeError
     from healthcheck.settings import SettingsError
 
     try:
         return int(args.run(args))
-    except SettingsError as e:
+    except (SettingsError, RecipeError) as e:
         print(f"healthcheck: {e}", file=sys.stderr)
         return UNKNOWN
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m healthcheck", description=__doc__, allow_abbrev=False
+        prog="python3 -m healthcheck", description=__doc__, allow_abbrev=False
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--token-file", type=Path, help="file with the token of /, /report and /drain")
     p.add_argument("--log", type=Path, help="the server's log, to name causes")
     p.add_argument("--drain", type=float, help="seconds between SIGTERM and the end")
-    p.add_argument("--recipe", type=Path, help="recipe file")
+    p.add_argument("--recipe", type=Path, help="recipe file (default: DSPARK_RECIPE, else ours)")
     p.set_defaults(run=run_serve)
 
     for name, text in (("check", "ask the health service once"), ("wait", "ask until it is so")):
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
+    from deploy import switches
     from healthcheck import service, settings
 
     made = settings.make(
@@ -94,8 +96,8 @@ def run_serve(args: argparse.Namespace) -> int:
         log=args.log,
         drain_s=settings.DRAIN_S if args.drain is None else args.drain,
         grpc_port=args.grpc_port,
-        recipe_file=args.recipe,
-        speculation=os.environ.get("DSPARK_SPECULATION", "on"),
+        recipe_file=args.recipe or switches.recipe_file(os.environ),
+        speculation=switches.speculation(os.environ),
     )
     service.serve(made, service.listen(made.host, made.port))
     return GOOD

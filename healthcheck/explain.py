@@ -623,7 +623,7 @@ def main(argv: list[str]) -> int:
     """The command `explain LOGFILE|-`; returns 0 if no fault was found, 1 if one was, 2 if the log
     cannot be read."""
     parser = argparse.ArgumentParser(
-        prog="python -m healthcheck explain",
+        prog="python3 -m healthcheck explain",
         description="Say what a vLLM log tells about its start, and why it failed.",
     )
     parser.add_argument("log", metavar="LOGFILE", help="the server's log, or - for standard input")

@@ -35,11 +35,11 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     # --- the server's process and port
     ("server.refused", Kind.SERVER, "nothing listens on the server's port",
      "see whether the process runs; vLLM leaves with exit code 0 when its engine dies, so restart "
-     "it always, and look for the cause in its log (python -m healthcheck explain)"),
+     "it always, and look for the cause in its log (python3 -m healthcheck explain)"),
     ("server.reset", Kind.SERVER, "the server closes connections without an answer",
      "the process behind the port is gone or going: look at its log"),
     ("server.engine_dead", Kind.SERVER, "/health answers 503: vLLM's engine is dead",
-     "restart the server; the cause is earlier in its log (python -m healthcheck explain)"),
+     "restart the server; the cause is earlier in its log (python3 -m healthcheck explain)"),
     ("server.timeout", Kind.UNKNOWN, "the server did not answer in time",
      "wait; if it lasts, look at CPU load of the API process and at the network"),
     ("server.unknown", Kind.UNKNOWN, "the server's answer could not be read",
@@ -57,7 +57,7 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("start.waiting", Kind.STATE, "the server is not up yet",
      "wait: loading takes from a minute to two hours by storage and caches"),
     ("start.over_budget", Kind.SERVER, "the server is still not up after the start budget",
-     "look at the server's log (python -m healthcheck explain); raise start_budget_s only if it "
+     "look at the server's log (python3 -m healthcheck explain); raise start_budget_s only if it "
      "is still loading"),
     # --- what was configured
     ("config.unauthorized", Kind.CONFIGURATION, "the server refuses the API key (401 or 403)",
@@ -108,7 +108,7 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("answer.malformed", Kind.UNKNOWN, "the answer is not a completion", "see the detail"),
     # --- speculation
     ("speculation.absent", Kind.SPECULATION, "the server exports no counters of speculation",
-     "it serves without a draft: give --speculative-config (python -m deploy plan)"),
+     "it serves without a draft: give --speculative-config (python3 -m deploy plan)"),
     ("speculation.not_drafting", Kind.SPECULATION, "tokens are made and the draft counter stays",
      "the draft is loaded and not used: check the speculative config and the runner"),
     ("acceptance.low", Kind.SPECULATION, "too few drafts are accepted at the first position",
@@ -148,13 +148,13 @@ _SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("usage.wrong", Kind.SERVER, "the usage of an answer does not add up",
      "report it with the answer; do not bill by it"),
     ("reasoning.in_content", Kind.CONFIGURATION, "thinking stands in the content of an answer",
-     "serve with the reasoning parser of the recipe (python -m deploy plan)"),
+     "serve with the reasoning parser of the recipe (python3 -m deploy plan)"),
     ("reasoning.none", Kind.UNKNOWN, "the model did not think when asked to",
      "ask again; check that the chat template takes `thinking`"),
     ("tools.refused", Kind.CONFIGURATION, "the server refuses a request with tools",
-     "serve with tool-call-parser and enable-auto-tool-choice (python -m deploy plan)"),
+     "serve with tool-call-parser and enable-auto-tool-choice (python3 -m deploy plan)"),
     ("tools.in_content", Kind.CONFIGURATION, "a tool call stands in the content of an answer",
-     "serve with the tool-call parser of the recipe (python -m deploy plan)"),
+     "serve with the tool-call parser of the recipe (python3 -m deploy plan)"),
     ("tools.malformed", Kind.MODEL, "a tool call is not one of the tool's, or not JSON",
      "look at the answer: a parser that does not fit the model, or a model that writes garbage"),
     ("tools.none", Kind.UNKNOWN, "the model called no tool when asked to", "ask again"),

@@ -1,6 +1,6 @@
 """Every code that a verdict or an explained log can give, as one page: REASONS.md.
 
-`python -m healthcheck.reference` writes it, `--check` only says whether it is what it would write.
+`python3 -m healthcheck.reference` writes it, `--check` only says whether it is what it would write.
 """
 
 from __future__ import annotations

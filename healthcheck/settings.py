@@ -67,9 +67,9 @@ def make(
     drain_s: float = DRAIN_S,
     grpc_port: int | None = None,
     recipe_file: Path | None = None,
-    speculation: str = "on",
+    speculation: bool = True,
 ) -> Settings:
-    """The settings; `speculation` is the switch DSPARK_SPECULATION, as the entrypoint reads it.
+    """The settings; `speculation` False: the server was started without a draft.
 
     Raises SettingsError for what the recipe or a value forbids."""
     try:
@@ -89,9 +89,7 @@ def make(
         raise SettingsError(f"--grpc-port: got {grpc_port}, which is --port; give another")
     if drain_s < 0:
         raise SettingsError(f"--drain: got {drain_s}; give seconds, 0 or more")
-    if speculation not in ("on", "off"):
-        raise SettingsError(f"DSPARK_SPECULATION: got {speculation!r}; give on or off")
-    speculates = chosen.speculative is not None and speculation == "on"
+    speculates = chosen.speculative is not None and speculation
     policy = Policy(chosen.health, model or chosen.served_model_name, speculates)
     return Settings(
         chosen.name,

@@ -1,4 +1,4 @@
-"""``python -m patches``: apply the series to a vLLM tree, show it, audit a tree, load its draft."""
+"""``python3 -m patches``: apply the series to a vLLM tree, show it, audit it, load its draft."""
 
 import argparse
 import importlib
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m patches", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m patches", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     apply_parser = commands.add_parser("apply", help="bring the series onto a tree: all or nothing")
@@ -103,7 +103,7 @@ def _check(loaded: series.Series, root: Path) -> int:
     if any(status.is_bad for status in statuses):
         return _fail("not carried, and the series does not fit this vLLM", FAILED)
     if not all(status.carried for status in statuses):
-        return _fail(f"not carried: run: python -m patches apply {root}", FAILED)
+        return _fail(f"not carried: run: python3 -m patches apply {root}", FAILED)
     return OK
 
 

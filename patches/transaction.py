@@ -88,7 +88,7 @@ def refuse_interrupted(package: Path) -> None:
     if (package / STAGING / _JOURNAL).exists():
         raise InterruptedApplyError(
             f"{package}: an earlier apply was interrupted half-way and has not been rolled back:"
-            f" run: python -m patches apply {package.parent}"
+            f" run: python3 -m patches apply {package.parent}"
         )
 
 

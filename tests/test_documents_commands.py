@@ -565,4 +565,4 @@ def test_every_command_has_help(module: str) -> None:
     for words in ((), *((name,) for name in sorted(told_commands.subcommands(module)))):
         done = _run(["python3", "-m", module, *words, "--help"], ROOT)
         assert (done.returncode, done.stderr) == (0, ""), words
-        assert done.stdout.startswith("usage: python -m "), words
+        assert done.stdout.startswith("usage: python3 -m "), words

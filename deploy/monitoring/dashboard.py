@@ -1,4 +1,4 @@
-"""The Grafana dashboard as code: `python -m deploy.monitoring.dashboard` writes dashboard.json.
+"""The Grafana dashboard as code: `python3 -m deploy.monitoring.dashboard` writes dashboard.json.
 
 One row a question: is it serving, does the draft pay, is there room, how long do people wait.
 Panels ask recorded series where rules.yaml has them, so that dashboard and alerts cannot disagree.
@@ -293,7 +293,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments:
         same = FILE.exists() and FILE.read_text(encoding="utf-8") == text
         if not same:
-            fix = "python -m deploy.monitoring.dashboard"
+            fix = "python3 -m deploy.monitoring.dashboard"
             print(f"dashboard: {FILE.name} is not what its code says; run {fix}", file=sys.stderr)
         return 0 if same else 1
     FILE.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`python -m deploy preflight`: look at this machine before a server is started on it.
+"""`python3 -m deploy preflight`: look at this machine before a server is started on it.
 
 Exit codes: 0 nothing fails, 1 something does, 2 misused.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from deploy import recipe
+from deploy import recipe, switches
 from deploy.preflight import checks, facts, start
 from deploy.preflight.caches import cache_folders, note_caches
 from deploy.preflight.findings import LEVELS, Finding
@@ -31,7 +31,7 @@ class Misuse(ValueError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Misuse(f"{message}; see python -m deploy preflight --help")
+        raise Misuse(f"{message}; see python3 -m deploy preflight --help")
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,13 @@ def main(argv: list[str]) -> int:
         host: Host = RecordedHost(args.tree) if args.tree else LocalHost()
         name = args.profile or host.environ.get("DSPARK_PROFILE")
         profile = loaded.profile(name) if name else None
+        speculates = switches.speculation(host.environ) and not args.no_speculation
     except SystemExit as e:  # --help
         return int(e.code or 0)
     except (Misuse, RecipeError, ValueError, OSError) as e:
         print(f"preflight: {e}", file=sys.stderr)
         return 2
-    report = inspect(host, loaded, profile, args.extra, speculation=not args.no_speculation)
+    report = inspect(host, loaded, profile, args.extra, speculation=speculates)
     print(render(report, args.format))
     if args.note_caches and report.exit_code == 0 and report.profile and not args.tree:
         return leave_notes(host, loaded.profile(report.profile))
@@ -129,10 +130,12 @@ def _one_line(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m deploy preflight", description=__doc__)
+    parser = _Parser(prog="python3 -m deploy preflight", description=__doc__)
     parser.add_argument("--profile", help="profile to start; default DSPARK_PROFILE, else by card")
     parser.add_argument("--format", choices=FORMS, default="text")
-    parser.add_argument("--recipe", type=Path, default=_recipe_file(), help="recipe file")
+    parser.add_argument(
+        "--recipe", type=Path, default=switches.recipe_file(os.environ), help="recipe file"
+    )
     parser.add_argument("--no-speculation", action="store_true", help="serve without a draft")
     parser.add_argument(
         "--note-caches",
@@ -142,10 +145,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tree", type=Path, help="look at a recorded machine in this folder")
     parser.add_argument("extra", nargs="*", metavar="FLAG", help="extra server flags, after --")
     return parser
-
-
-def _recipe_file() -> Path:
-    return Path(os.environ.get("DSPARK_RECIPE") or recipe.FILE)
 
 
 if __name__ == "__main__":

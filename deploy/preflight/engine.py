@@ -1,4 +1,4 @@
-"""`python -m deploy engine-config`: vLLM judges the plan before any weight is read.
+"""`python3 -m deploy engine-config`: vLLM judges the plan before any weight is read.
 
 The argv that would be served goes through vLLM's own parser and becomes its engine configuration,
 in this process and with the environment of the plan. That takes seconds; the server would say the
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deploy import plan, recipe
+from deploy import plan, recipe, switches
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
 
@@ -47,7 +47,7 @@ class Misuse(ValueError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Misuse(f"{message}; see python -m deploy engine-config --help")
+        raise Misuse(f"{message}; see python3 -m deploy engine-config --help")
 
 
 @dataclass(frozen=True)
@@ -214,15 +214,16 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     if not args.profile:
         raise Misuse(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
     profile = loaded.profile(args.profile)
-    return plan.make(profile, args.extra, os.environ, speculation=not args.no_speculation)
+    speculates = switches.speculation(os.environ) and not args.no_speculation
+    return plan.make(profile, args.extra, os.environ, speculation=speculates)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m deploy engine-config", description=__doc__)
+    parser = _Parser(prog="python3 -m deploy engine-config", description=__doc__)
     parser.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"))
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    default = Path(os.environ.get("DSPARK_RECIPE") or recipe.FILE)
-    parser.add_argument("--recipe", type=Path, default=default, help="recipe file")
+    own = switches.recipe_file(os.environ)
+    parser.add_argument("--recipe", type=Path, default=own, help="recipe file")
     parser.add_argument(
         "--model", type=Path, help="judge with the config.json of this folder instead"
     )

@@ -1,4 +1,4 @@
-"""``python -m deploy.rehearsal``: models, vLLM tree, server, health service, smoke test, drills."""
+"""``python3 -m deploy.rehearsal``: models, vLLM tree, server, health service, smoke, drills."""
 
 import argparse
 import os
@@ -52,7 +52,7 @@ def _supervise(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m deploy.rehearsal", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m deploy.rehearsal", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     models = commands.add_parser("models", help="build the tiny models and print their folder")
     models.add_argument("--out", type=Path, required=True, help="folder to publish them in")

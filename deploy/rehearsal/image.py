@@ -1,4 +1,4 @@
-"""``python -m deploy.rehearsal.image``: the stand-in for the ROCm image, made of this environment.
+"""``python3 -m deploy.rehearsal.image``: the stand-in for the ROCm image, made of this environment.
 
 A Debian root with Python, vLLM for the CPU (unpatched: the real Dockerfile applies the series to
 it), what the health service imports, the shim and the tiny models. The other packages, 2 GB, and
@@ -94,6 +94,7 @@ def ensure_root() -> str:
         f"{ROOT_REPOSITORY}:{suite}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}"
     )
     if not _has(name):
+        _docker("info")
         if not _from_registry(suite, name):
             _bootstrap(suite, name)
         _remove_older(ROOT_REPOSITORY, name)
@@ -130,8 +131,15 @@ def _bootstrap(suite: str, name: str) -> None:
     options += ["--hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr"]
     command = ["mmdebstrap", "--quiet", *options, f"--include={','.join(PACKAGES)}", suite, "-"]
     with tempfile.TemporaryFile() as told:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told) as made:
-            _docker("import", "-", name, stdin=made.stdout)
+        # In a session of its own: when it fails, it hangs up on its whole process group.
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=told, start_new_session=True
+        ) as made:
+            try:
+                _docker("import", "-", name, stdin=made.stdout)
+            except BaseException:  # Ctrl-C as well, which does not reach another session
+                made.terminate()
+                raise
         if made.returncode:
             _docker("image", "rm", name, check=False)
             told.seek(0)

@@ -1,4 +1,4 @@
-"""`python -m healthcheck smoke URL`: one look at a server, as a table and as reports.
+"""`python3 -m healthcheck smoke URL`: one look at a server, as a table and as reports.
 
 It asks what users ask (does it listen, write, chat, stream, call tools, draft) and judges the
 answers by the rules of the health gate. `smoke compare A B` sets two reports side by side.

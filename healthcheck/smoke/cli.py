@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from deploy import recipe
+from deploy import recipe, switches
 from deploy.files import write_whole
 from deploy.recipe import RecipeError
 from healthcheck import settings
@@ -101,7 +101,7 @@ def _smoke(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     files = Files(args.json, args.junit, args.html)
     files.check()
-    profile = recipe.load().profile(args.profile)
+    profile = recipe.load(switches.recipe_file(os.environ)).profile(args.profile)
     connect_s = profile.health.connect_timeout_s
     key = _key(args.api_key_file)
     target = Target(
@@ -121,7 +121,7 @@ def _smoke(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m healthcheck smoke",
+        prog="python3 -m healthcheck smoke",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--speculation",
         choices=("on", "off"),
-        default="off" if os.environ.get("DSPARK_SPECULATION") == "off" else "on",
+        default="on" if switches.speculation(os.environ) else "off",
         help="off: the server is meant to serve without a draft (default: DSPARK_SPECULATION)",
     )
     size = parser.add_mutually_exclusive_group()
@@ -173,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _compare(argv: Sequence[str]) -> int:
     parser = _Parser(
-        prog="python -m healthcheck smoke compare",
+        prog="python3 -m healthcheck smoke compare",
         description="Show what changed from report A to report B. Exit code 1: something is worse.",
         allow_abbrev=False,
     )

@@ -1,4 +1,4 @@
-"""``python -m patches.audit``: the audit without the rest of the patches command line."""
+"""``python3 -m patches.audit``: the audit without the rest of the patches command line."""
 
 import sys
 

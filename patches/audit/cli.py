@@ -1,4 +1,4 @@
-"""``python -m patches audit TREE...``."""
+"""``python3 -m patches audit TREE...``."""
 
 import argparse
 import gc
@@ -68,7 +68,7 @@ def _warn_of_stale(known: frozenset[str], reports: list[Report]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m patches audit",
+        prog="python3 -m patches audit",
         description="Find attributes that shared vLLM code reads off a draft model and that the "
         "class of some platform lacks. Static: nothing of the tree is imported.",
     )

@@ -1,6 +1,6 @@
 """Runs inside the vLLM of one tree: holds its draft class against a contract, then loads it.
 
-    python -m patches.loadcheck.inside ASKED ANSWERED
+    python3 -m patches.loadcheck.inside ASKED ANSWERED
 
 Both are JSON files. ASKED: ``class``, ``items`` (see `patches.audit.contract.Item`) and
 ``sources``, the files whose errors are the tree's own fault. ANSWERED: see `answer`.

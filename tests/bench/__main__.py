@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measure what the documents state, and write them.
+"""`python3 -m tests.bench`: measure what the documents state, and write them.
 
 Every figure goes as a plot and into results.json in the folder, and all of them into the page
 FIGURES.md beside it. What is not measured in a run stays as it was.
@@ -138,7 +138,7 @@ def _tell(one: Figure) -> None:
 def _parser() -> argparse.ArgumentParser:
     names = [*ALONE, *REAL]
     parser = argparse.ArgumentParser(
-        prog="python -m tests.bench", description=__doc__, allow_abbrev=False
+        prog="python3 -m tests.bench", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("--only", nargs="+", choices=names, help="figures to measure")
     parser.add_argument("--cheap", action="store_true", help="leave out what needs a real server")

@@ -60,7 +60,7 @@ def measure() -> Sequence[Figure]:
             name="footprint",
             title="CPU share and memory of the service",
             how=(
-                f"`python -m healthcheck serve --profile {PROFILE}` on a local server whose "
+                f"`python3 -m healthcheck serve --profile {PROFILE}` on a local server whose "
                 f"/metrics has the length of a real one ({size / 1000:.0f} kB), scraped every "
                 f"{interval:.0f} s as by default, after the gate; {SECONDS} s each. With probes: "
                 "/readyz, /livez/engine and /metrics asked every second as well."

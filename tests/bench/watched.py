@@ -63,7 +63,7 @@ STOP_DEADLINE_S = 20.0
 
 @dataclass
 class Service:
-    """`python -m healthcheck serve` on a server."""
+    """`python3 -m healthcheck serve` on a server."""
 
     profile: str
     url: str

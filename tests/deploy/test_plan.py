@@ -149,7 +149,7 @@ def test_the_rehearsal_needs_its_models() -> None:
 
 
 def cli(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """`python -m deploy` as a user runs it."""
+    """`python3 -m deploy` as a user runs it."""
     command = [sys.executable, "-m", "deploy", *words]
     env = {**os.environ, **environ}
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""`python -m deploy.host`: what it reads of a host, what it refuses, what it gives compose.
+"""`python3 -m deploy.host`: what it reads of a host, what it refuses, what it gives compose.
 
 The commands run against a `docker` on PATH that writes down how it was called.
 """
@@ -32,6 +32,8 @@ if "{{{{.RestartCount}}}}" in words:
     print(0)
 if words[:2] == ["compose", "version"]:
     sys.exit(int(os.environ.get("NO_COMPOSE", "0")))
+if words[0] == "info" and "NO_ENGINE" in os.environ:
+    sys.exit("Cannot connect to the Docker daemon")
 """
 
 
@@ -70,9 +72,10 @@ class Host:
         )
 
     def calls(self) -> list[list[str]]:
-        """How docker was called, compose by what follows its files and without its version."""
+        """How docker was called, compose by what follows its files; not what asks who is there."""
         lines = [json.loads(line) for line in self._calls.read_text().splitlines()]
-        return [_after_files(line) for line in lines if line != ["compose", "version"]]
+        asked = (["compose", "version"], ["info", "--format", "{{.ServerVersion}}"])
+        return [_after_files(line) for line in lines if line not in asked]
 
     def env_file(self, name: str = "mi355x") -> dict[str, str]:
         """What was written for compose."""
@@ -242,3 +245,19 @@ def test_a_docker_without_compose_is_told(gpu_host: Host) -> None:
     assert ended.stderr.startswith("host: docker compose: is not installed; install ")
     assert len(ended.stderr.splitlines()) == 1
     assert not (gpu_host.checkout / "build").exists()
+
+
+def test_an_engine_that_does_not_answer_is_told(gpu_host: Host) -> None:
+    """A client alone starts nothing: one line, before anything is built or written."""
+    ended = gpu_host.run("up", NO_ENGINE="1")
+    assert ended.returncode == 1
+    assert ended.stderr == "host: docker: Cannot connect to the Docker daemon; start the engine\n"
+    assert not (gpu_host.checkout / "build").exists()
+
+
+def test_a_bad_value_is_told_before_an_engine_is_asked(gpu_host: Host) -> None:
+    """What the user typed comes first, in one line."""
+    ended = gpu_host.run("up", NO_ENGINE="1", DSPARK_PREFLIGHT="later")
+    assert ended.returncode == 1
+    told = "host: DSPARK_PREFLIGHT: got 'later'; give on, warn, full or off\n"
+    assert ended.stderr == told

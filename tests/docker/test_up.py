@@ -1,4 +1,4 @@
-"""`python -m deploy.host up` on a real engine, when the server cannot come up."""
+"""`python3 -m deploy.host up` on a real engine, when the server cannot come up."""
 
 import os
 import subprocess

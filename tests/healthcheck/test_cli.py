@@ -1,4 +1,4 @@
-"""`python -m healthcheck` as its users run it: processes, exit codes, one-line messages."""
+"""`python3 -m healthcheck` as its users run it: processes, exit codes, one-line messages."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def test_nothing_of_the_tree_is_imported(tree: Path) -> None:
 
 
 def test_the_module_runs_by_itself(tree: Path) -> None:
-    """``python -m patches.audit`` exits with the code of the audit."""
+    """``python3 -m patches.audit`` exits with the code of the audit."""
     command = [sys.executable, "-m", "patches.audit", str(tree), "--platform", "amd"]
     assert subprocess.run(command, capture_output=True).returncode == 1
 

@@ -1,4 +1,4 @@
-"""`python -m patches` as a user meets it: exit codes, standard output, and the one line of an error."""
+"""`python3 -m patches` as a user meets it: exit codes, standard output, and the one line of an error."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_check_changes_nothing_and_says_how_to_mend(root: Path) -> None:
     pending = run("apply", root, "--check")
     assert pending.returncode == 1
     assert pending.stdout.splitlines()[0] == f"pending: {NAMES[0]}: {TARGETS[0]}: not applied yet"
-    assert pending.stderr == f"patches: not carried: run: python -m patches apply {root}\n"
+    assert pending.stderr == f"patches: not carried: run: python3 -m patches apply {root}\n"
     assert snapshot(root) == before
     run("apply", root)
     carried = run("apply", root, "--check")
@@ -122,7 +122,7 @@ def test_interrupted_tree_fails_check_and_show(root: Path) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             f"patches: {root}/vllm: an earlier apply was interrupted half-way and has not been"
-            f" rolled back: run: python -m patches apply {root}\n"
+            f" rolled back: run: python3 -m patches apply {root}\n"
         )
     assert run("apply", root).returncode == 0
     assert run("apply", root, "--check").returncode == 0

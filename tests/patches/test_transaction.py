@@ -84,7 +84,9 @@ def test_kill_is_never_half_a_series(step: str, reverse: bool, root: Path, loade
         apply(root, loaded)
     _killed_at(step, root, loaded, reverse=reverse)
     if step in HALF_DONE:
-        with pytest.raises(InterruptedApplyError, match=r"interrupted half-way .*: run: python -m"):
+        with pytest.raises(
+            InterruptedApplyError, match=r"interrupted half-way .*: run: python3 -m"
+        ):
             status(root, loaded)
     else:
         begun, ended = ("applied", "pending") if reverse else ("pending", "applied")

@@ -1,4 +1,4 @@
-"""`python -m deploy.rehearsal`: what it refuses, in one line, before anything is started."""
+"""`python3 -m deploy.rehearsal`: what it refuses, in one line, before anything is started."""
 
 import os
 import socket

@@ -22,7 +22,7 @@ PATIENCE_S = 500.0
 
 
 def command(*words: str, **environ: str) -> subprocess.Popen[str]:
-    """`python -m deploy.rehearsal` with its output piped."""
+    """`python3 -m deploy.rehearsal` with its output piped."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("REHEARSAL_", "DSPARK_P"))}
     return subprocess.Popen(
         [sys.executable, "-m", "deploy.rehearsal", *words],

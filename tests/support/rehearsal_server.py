@@ -27,7 +27,7 @@ _STOP_DEADLINE = 30.0
 
 
 class RehearsalServer:
-    """``python -m deploy.rehearsal serve`` as a process group of its own, with its log in a file.
+    """``python3 -m deploy.rehearsal serve`` as a process group of its own, with its log in a file.
 
     Entering waits until the server answers or ends; ``wait=False`` only starts it. ``trigger`` is
     the file that REHEARSAL_TRIGGER names. Leaving stops every process, stopped ones included.

@@ -14,7 +14,6 @@ import functools
 import importlib
 import itertools
 import re
-import runpy
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from unittest import mock
 
 import yaml
 
-from deploy import host, recipe, smoke, vocabulary
+from deploy import host, recipe, smoke, switches, vocabulary
 from deploy.rehearsal.environment import FAULTS
 from healthcheck import service
 from tests.support.documents import ROOT, Command
@@ -356,8 +355,6 @@ def _value(name: str, value: str) -> str:
 @functools.cache
 def choices() -> Mapping[str, Sequence[str]]:
     """Variables that take one of a few values."""
-    # By its path: a package of others has the folder's name.
-    entrypoint = runpy.run_path(str(ROOT / "docker/entrypoint.py"))
     profiles = tuple(recipe.load().profiles)
     return {
         "PROFILE": profiles,
@@ -365,7 +362,7 @@ def choices() -> Mapping[str, Sequence[str]]:
         "SMOKE_PROFILE": profiles,
         "SMOKE_SIZE": tuple(smoke.SIZES),
         "DSPARK_SPECULATION": ("on", "off"),
-        "DSPARK_PREFLIGHT": tuple(entrypoint["PREFLIGHTS"]),
+        "DSPARK_PREFLIGHT": switches.PREFLIGHTS,
         "REHEARSAL_FAULT": FAULTS,
     }
 
