@@ -123,7 +123,8 @@ def gather(target: Target, host: Host, loaded: Recipe, smoke: Smoke) -> dict[str
             "model": None if profile.is_rehearsal else profile.model.id,
             "revision": None if profile.is_rehearsal else profile.revision,
             "vllm": profile.vllm_version,
-            "image_digest": profile.vllm.digest,
+            # What the recipe pins; the server's own version stands in the smoke test's part.
+            "pinned_image_digest": None if profile.is_rehearsal else profile.vllm.digest,
             "speculative": None if profile.is_rehearsal else profile.speculative,
         },
         "machine": machine_part(host) if target.is_local else None,

@@ -218,6 +218,7 @@ def test_all_that_holds_is_good_and_fills_a_row(server: Reckoner, tmp_path: Path
     """Machine, preflight, smoke, needle and arithmetic of a host that serves well."""
     found = _gathered(_target(server), gpu_host(tmp_path, "mi300x", gpus=1).done())
     assert (found["schema"], found["verdict"]) == (evidence.SCHEMA, "good")
+    assert found["profile"]["pinned_image_digest"] == recipe.load().vllm.digest
     assert found["machine"]["gpus"][0]["compute_units"] == 304
     assert found["needle"] == {
         "outcome": "good", "asked": 2, "found": 2, "longest_found_tokens": 64000,
@@ -234,12 +235,14 @@ def test_all_that_holds_is_good_and_fills_a_row(server: Reckoner, tmp_path: Path
 def test_a_rehearsal_is_not_asked_what_random_weights_cannot(
     server: Reckoner, tmp_path: Path
 ) -> None:
-    """Needle and arithmetic do not apply, are not asked, and are no part of the verdict."""
+    """Needle and arithmetic do not apply, are not asked, and are no part of the verdict; no image
+    ran."""
     found = _gathered(_target(server, "rehearsal"), gpu_host(tmp_path, "mi300x").done())
     for part in ("needle", "arithmetic"):
         assert found[part]["outcome"] == "not applicable"
         assert "rehearsal" in found[part]["why"]
     assert found["verdict"] == "good"
+    assert found["profile"]["pinned_image_digest"] is None
     assert not hasattr(server, "asked")
     assert "needle not applicable; arithmetic not applicable" in found["row"]
 
