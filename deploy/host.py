@@ -164,7 +164,7 @@ def require_compose() -> None:
             "docker compose: is not installed; install the package docker-compose (Debian 13) or "
             "docker-compose-plugin (Docker's own)"
         )
-    asked = _run(["docker", "info", "--format", "{{.ServerVersion}}"], capture=True)
+    asked = _run(["docker", "ps", "--quiet"], capture=True)
     if asked.returncode:
         told = asked.stderr.strip().splitlines()
         raise HostError(f"docker: {told[-1] if told else 'no engine answers'}; start the engine")

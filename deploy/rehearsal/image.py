@@ -94,7 +94,7 @@ def ensure_root() -> str:
         f"{ROOT_REPOSITORY}:{suite}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}"
     )
     if not _has(name):
-        _docker("info")
+        _docker("ps", "--quiet")  # without an engine, nothing below can work
         if not _from_registry(suite, name):
             _bootstrap(suite, name)
         _remove_older(ROOT_REPOSITORY, name)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # An engine that answers and has no image and no registry.
 _DOCKER = """#!/bin/sh
 case "$1" in
-    info) exit 0 ;;
+    ps) exit 0 ;;
     import) cat > /dev/null; exit 0 ;;
     *) exit 1 ;;
 esac
