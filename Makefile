@@ -6,7 +6,7 @@ WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help test smoke-test environment rehearsal plan preflight build up down logs status weights evidence \
-	test-containers prove bench lint clean
+	test-containers prove bench mutants lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
 environment = $(PYTHON) -m deploy environment
@@ -62,8 +62,11 @@ prove: ## the long statistical proofs, and the audit over every release
 bench: ## measure what the documents state, as ratios in one run
 	@python="$$($(environment) rehearsal)" && "$$python" -m tests.bench $(BENCH)
 
+mutants: ## change verdict and judges in 4,000 small ways and name those no test sees; MUTANTS=... for some
+	@python="$$($(environment) rehearsal)" && "$$python" -m pip install --quiet --no-deps --require-hashes --upgrade --target build/mutmut -r tests/mutants.lock && export PYTHONPATH="$(CURDIR)/build/mutmut" && "$$python" -m mutmut run $(MUTANTS) && "$$python" -m mutmut results
+
 lint: ## ruff, strict mypy, and the generated files against their sources
 	@python="$$($(environment) rehearsal)" && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy && "$$python" -m deploy.monitoring.dashboard --check && "$$python" -m healthcheck.reference --check
 
 clean: ## remove build output; environments and caches stay in the cache folder
-	rm -rf build dist
+	rm -rf build dist mutants

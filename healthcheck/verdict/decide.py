@@ -37,15 +37,7 @@ def _enter(memory: Memory, state: State, notes: Sequence[Note]) -> Memory:
         return replace(memory, notes=tuple(notes))
     code = notes[0].code if notes else ""
     timeline = (*memory.timeline, Transition(memory.at, state, code))[-TIMELINE_KEPT:]
-    return replace(
-        memory,
-        state=state,
-        since=memory.at,
-        notes=tuple(notes),
-        timeline=timeline,
-        recovery_good=0,
-        recovery_generation=False,
-    )
+    return replace(memory, state=state, since=memory.at, notes=tuple(notes), timeline=timeline)
 
 
 def _start_gate(memory: Memory, note: Note, health: Health) -> Memory:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from healthcheck import explain
 from healthcheck.explain import Explainer, Explanation, Finding, Verdict, explain_stream, follow
-from healthcheck.signatures import Severity, load
+from healthcheck.log_findings import Attempt, Evidence
+from healthcheck.signatures import Severity, Signature, SignatureError, load
 from healthcheck.startup import Stage
 from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
 
@@ -136,6 +137,59 @@ def test_blocks_say_the_same_as_lines(name: str) -> None:
     for line in data.decode().removesuffix("\n").split("\n"):
         explainer.feed(line)
     assert explain_stream(io.BytesIO(data)) == explainer.result()
+
+
+QUIET = [f"(APIServer pid=1) INFO 11-29 13:00:01 [x.py:1] nothing {n}" for n in range(30)]
+LATER = "(APIServer pid=1) INFO 11-29 13:06:00 [x.py:1] nothing"
+WEIGHTS = "(Worker_TP0 pid=5) INFO 11-29 13:05:10 [x.py:1] Loading weights took 7.00 seconds"
+ODD = "(APIServer pid=1) ERROR 11-29 13:05:20 [x.py:1] odd"
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [[START, *QUIET, LATER, SAMPLES["mem.vram_busy"]]],
+        [[START, *QUIET, WEIGHTS, *QUIET, LATER.replace("13:06", "13:09")]],
+        [[START, ODD, *QUIET], [*QUIET, WEIGHTS, *QUIET]],
+        [[START, *QUIET, READY, ODD], [*QUIET, WEIGHTS, ODD.replace("odd", "odder"), LATER]],
+        [[START, *QUIET, READY, ODD], [*QUIET, START, *QUIET, WEIGHTS, ODD, LATER]],
+        [[START, *QUIET, READY], [*QUIET, ODD, *QUIET], [SAMPLES["engine.dead"], *QUIET]],
+        [[START, *QUIET, ODD], [*QUIET, READY], [*QUIET, ODD, LATER]],
+        [[START, *QUIET], ["", *QUIET, "", SAMPLES["mem.vram_busy"]]],
+    ],
+    ids=[
+        "a time that only a line passed over has",
+        "a last time that only a line passed over has",
+        "an error and then a stage",
+        "an error while serving",
+        "another start in a later block",
+        "a first error in a later block",
+        "an error of the start and one of serving",
+        "a block that begins with an empty line",
+    ],
+)
+def test_what_comes_in_several_blocks_is_explained_as_one(blocks: list[list[str]]) -> None:
+    """What is passed over depends on what came before, and takes nothing from what is said."""
+    explainer = Explainer()
+    for block in blocks:
+        explainer.feed_block("".join(f"{line}\n" for line in block).encode())
+    assert explainer.result() == _by_line([line for block in blocks for line in block])
+
+
+def test_several_lines_may_be_fed_at_once() -> None:
+    """A text of more than one line is taken line by line, its last newline being no line."""
+    explainer = Explainer()
+    explainer.feed(f"{START}\n{SAMPLES['mem.vram_busy']}\n")
+    found = explainer.result()
+    assert (_cause(found).id, _cause(found).line_number, found.lines) == ("mem.vram_busy", 2, 2)
+
+
+def test_lines_are_counted_whether_the_last_has_ended_or_not() -> None:
+    """The number of lines is that of the file, with what no newline ends."""
+    for text, lines in (("a", 1), ("a\n", 1), ("a\nb", 2), ("a\n\n", 2), ("\n", 1), ("", 0)):
+        explainer = Explainer()
+        explainer.feed_block(text.encode())
+        assert explainer.result().lines == lines
 
 
 # --- each signature
@@ -291,6 +345,147 @@ def test_the_first_real_exception_is_given_with_its_last_frames() -> None:
     assert cause.evidence[0].text == "foo.bar.OddError: no such thing: 7"
     assert cause.frames[-1].code == "self.speculator.load_model(self.model)"
     assert [one.kind for one in found.exceptions] == ["foo.bar.OddError", "foo.bar.OtherError"]
+
+
+def test_all_that_is_known_of_an_unknown_exception_is_told() -> None:
+    """Process, rank, line, time, text and frames, and where to look where no signature does."""
+    explainer = Explainer()
+    explainer.feed(START, 100.0)
+    for line in _trace(f"(Worker_TP5 pid=8) {LOGGED}", "foo.OddError: no such thing: 7"):
+        explainer.feed(line, 107.5)
+    cause = _cause(explainer.result())
+    assert cause == Finding(
+        id="unclassified",
+        severity=Severity.FATAL,
+        phase="any",
+        process="Worker_TP5 pid=8",
+        rank="TP5",
+        line_number=2,
+        seconds=7.5,
+        remedy="no signature knows this exception: read its last frames, and search for its text",
+        source="this log",
+        processes=("Worker_TP5 pid=8",),
+        evidence=(Evidence(2, "foo.OddError: no such thing: 7"),),
+        frames=cause.frames,
+    )
+    assert [frame.function for frame in cause.frames] == ["outer", "load_model"]
+
+
+def test_all_that_is_known_of_a_known_cause_is_told() -> None:
+    """What the signature says, where it was seen first, and every rank that said it."""
+    explainer = Explainer()
+    explainer.feed(START, 100.0)
+    for at, rank in ((103.5, 2), (104.0, 1), (105.0, 2)):
+        explainer.feed(
+            f"(Worker_TP{rank} pid=9{rank}) {LOGGED}{SAMPLES['dspark.k_below_block']}", at
+        )
+    signature = SIGNATURES["dspark.k_below_block"]
+    text = f"{SAMPLES['dspark.k_below_block']}"
+    cause = _cause(explainer.result())
+    assert cause == Finding(
+        id="dspark.k_below_block",
+        severity=signature.severity,
+        phase=signature.phase,
+        process="Worker_TP2 pid=92",
+        rank="TP2",
+        line_number=2,
+        seconds=3.5,
+        remedy=cause.remedy,
+        source=signature.source,
+        count=3,
+        processes=("Worker_TP2 pid=92", "Worker_TP1 pid=91"),
+        evidence=(Evidence(2, text), Evidence(3, text)),
+        values=cause.values,
+    )
+    assert set(cause.values.values()) == {"4", "5"}
+
+
+def test_what_many_ranks_say_is_told_by_some_of_them() -> None:
+    """Sixteen processes and three lines are enough to know it by; all are counted."""
+    lines = [f"(Worker_TP{rank} pid={rank}) {SAMPLES['mem.hip_oom']}" for rank in range(20)]
+    cause = _cause(_by_line([START, *lines, *lines]))
+    assert cause.processes == tuple(f"Worker_TP{rank} pid={rank}" for rank in range(16))
+    assert ([one.line_number for one in cause.evidence], cause.count) == ([2, 3, 4], 40)
+
+
+def test_what_is_known_of_a_long_line_is_shown() -> None:
+    """The evidence begins where it is known, if that is far behind the line's beginning."""
+    line = f"(Worker_TP0 pid=5) {'x ' * 500}{SAMPLES['rocm.no_gpu'].removeprefix('RuntimeError: ')}"
+    (evidence,) = _cause(_by_line([START, line])).evidence
+    assert evidence.text.startswith("No HIP GPUs")
+
+
+def test_the_first_error_line_that_nothing_knows_is_told() -> None:
+    """Of the start while it lasts, and of serving from then on; what is known is no such line."""
+    known = f"(Worker_TP0 pid=5) {LOGGED}{SAMPLES['mem.vram_busy']}"
+    assert _by_line([START, known]).first_error is None
+    first = _by_line([START, known, ODD, ODD.replace("odd", "odder")]).first_error
+    assert first is not None and (first.line_number, first.text) == (3, "odd")
+    assert _by_line([START, ODD, READY]).first_error is None
+    serving = [READY, ODD.replace("odd", "odder"), ODD.replace("odd", "oddest")]
+    later = _by_line([START, ODD, *serving]).first_error
+    assert later is not None and (later.line_number, later.text) == (4, "odder")
+
+
+def test_the_first_exception_of_a_start_is_its_cause_whoever_raised_it() -> None:
+    """Only while serving does an exception of the API process stand behind the engine's."""
+    lines = [
+        *_trace("(APIServer pid=1) ", "OddError: first"),
+        "(APIServer pid=1) INFO it goes on",
+        *_trace("(EngineCore pid=2) ", "OddError: second"),
+        WRAPPER,
+    ]
+    assert _cause(_by_line([START, *lines])).process == "APIServer pid=1"
+
+
+def test_a_line_drawn_over_a_bar_is_its_own_process_at_its_time() -> None:
+    """Without a process of its own it is the bar's."""
+    oom = SAMPLES["mem.hip_oom"]
+    for drawn, process in ((f"(Worker_TP1 pid=9) {oom}", "Worker_TP1 pid=9"), (oom, "W pid=5")):
+        explainer = Explainer()
+        explainer.feed(START, 1.0)
+        explainer.feed(f"(W pid=5) Loading: 1%\r{drawn}\n", 8.0)
+        cause = _cause(explainer.result())
+        assert (cause.process, cause.seconds, cause.line_number) == (process, 7.0, 2)
+        assert explainer.result().lines == 2
+
+
+def test_an_exception_without_a_message_is_its_name() -> None:
+    """Nothing is made up behind the name."""
+    found = _by_line([START, *_trace("(Worker_TP0 pid=5) ", "OddError")])
+    assert _cause(found).evidence[0].text == "OddError"
+    cut = _cause(_by_line([START, *_trace("(Worker_TP0 pid=5) ", "OddError: x")[:-1]]))
+    assert cut.evidence[0].text == "a traceback that is cut off"
+    assert cut.values == {"cut_off": "yes"}
+
+
+def test_ranks_that_fail_in_one_place_are_one_exception() -> None:
+    """The same exception out of the same last frame is one, whatever called there; out of another
+    frame it is another."""
+
+    def raised(rank: int, caller: str, function: str = "load_model") -> list[str]:
+        prefix = f"(Worker_TP{rank} pid={rank}) "
+        lines = _trace(prefix, "OddError: x", function=function)
+        between = [f'{prefix}  File "vllm/a.py", line 7, in {caller}', f"{prefix}    {caller}()"]
+        return [*lines[:3], *between, *lines[3:]]
+
+    lines = [START, *raised(1, "one"), *raised(2, "two"), *raised(3, "one", "other")]
+    closed = [f"(Worker_TP{rank} pid={rank}) INFO it goes on" for rank in (1, 2, 3)]
+    found = _by_line([*lines, *closed])
+    assert [one.frames[-1].function for one in found.exceptions] == ["load_model", "other"]
+
+
+def test_frames_are_those_of_the_process_that_is_named() -> None:
+    """A cause that one rank only says and another raises has no frames; its own come first."""
+    oom = SAMPLES["mem.hip_oom"]
+    said = f"(Worker_TP0 pid=5) {LOGGED}{oom}"
+    raised = _trace("(Worker_TP1 pid=6) ", oom)
+    assert _cause(_by_line([START, said, *raised, "(Worker_TP1 pid=6) INFO x"])).frames == ()
+    first = _trace("(Worker_TP0 pid=5) ", oom, function="first")
+    second = _trace("(Worker_TP0 pid=5) ", oom, function="second")
+    ended = "(Worker_TP0 pid=5) INFO x"
+    cause = _cause(_by_line([START, *first, ended, *second, ended]))
+    assert cause.frames[-1].function == "first"
 
 
 def test_a_known_cause_goes_before_an_unknown_exception() -> None:
@@ -503,6 +698,14 @@ def test_a_fault_while_serving_is_a_failure() -> None:
     assert "while serving" in found.headline
 
 
+def test_an_exception_that_ended_the_engine_is_its_cause() -> None:
+    """What the engine raised while serving is kept when its process goes on to say more."""
+    lines = _trace(f"(EngineCore pid=2) {LOGGED}", "OddError: broken")
+    after = "(EngineCore pid=2) INFO 11-29 13:00:11 [core.py:9] closing"
+    found = _by_line([START, READY, *lines, after, SAMPLES["engine.dead"]])
+    assert (_cause(found).id, _cause(found).process) == ("unclassified", "EngineCore pid=2")
+
+
 def test_a_request_that_fails_is_no_failure_of_the_server() -> None:
     """An exception in the API process is some request's, unless the engine goes with it."""
     request = _trace("(APIServer pid=1) ", "OddError: bad request")
@@ -550,6 +753,71 @@ def test_a_shutdown_after_the_engine_died_is_its_consequence() -> None:
     assert "killed from outside" in found.wrappers[0].remedy
 
 
+STOP = "(APIServer pid=1) INFO 11-29 13:03:06 [launcher.py:112] [shutdown] API server: shutdown triggered"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [SAMPLES["mem.hip_oom"], READY],
+        [READY, SAMPLES["jit.during_inference"]],
+        [READY, f"(EngineCore pid=2) WARNING 11-29 13:00:10 [x.py:9] {SAMPLES['mem.hip_oom']}"],
+    ],
+    ids=["overcome before ready", "a warning", "logged as a warning"],
+)
+def test_what_the_server_goes_on_after_does_not_make_a_stop_a_failure(lines: list[str]) -> None:
+    """Only an engine that has failed while serving makes the shutdown its consequence."""
+    found = _by_line([START, *lines, STOP, SAMPLES["worker.died"]])
+    assert (found.verdict, found.stopped) == (Verdict.STARTED, True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "headline"),
+    [
+        ([], "the log is empty"),
+        (["junk"], "no fault so far; the start has reached: nothing"),
+        ([START], "no fault so far; the start has reached: listen"),
+        ([START, READY], "the server started"),
+        ([START, READY, STOP], "the server started and was stopped later"),
+        (
+            [START, SAMPLES["worker.start_failed"], WRAPPER],
+            "cause not in this log: only its consequences are "
+            "(worker.start_failed, engine.core_init_failed)",
+        ),
+        (
+            [START, f"(Worker_TP0 pid=5) {SAMPLES['rocm.no_gpu']}"],
+            f"rocm.no_gpu in Worker_TP0 pid=5, at listen: {SAMPLES['rocm.no_gpu']}",
+        ),
+        ([SAMPLES["rocm.no_gpu"]], f"rocm.no_gpu, at nothing: {SAMPLES['rocm.no_gpu']}"),
+        (
+            [START, READY, SAMPLES["rocm.mem_fault"]],
+            f"rocm.mem_fault, while serving: {SAMPLES['rocm.mem_fault']}",
+        ),
+    ],
+)
+def test_the_headline_says_it_in_one_line(lines: list[str], headline: str) -> None:
+    """What happened, in whom, how far the start had come, and the line that says so."""
+    assert _by_line(lines).headline == headline
+
+
+def test_a_trace_that_is_cut_off_is_a_cause_only_where_nothing_is_named() -> None:
+    """An exception with its name says more, though it comes later."""
+    cut = _trace("(Worker_TP0 pid=5) ", "OddError: x")[:-1]
+    named = [*_trace("(Worker_TP1 pid=6) ", "OddError: named"), "(Worker_TP1 pid=6) INFO on"]
+    assert _cause(_by_line([START, *cut, *named, WRAPPER])).process == "Worker_TP1 pid=6"
+
+
+def test_the_clock_of_another_start_begins_there() -> None:
+    """Stages of the second start count from its own first line."""
+    explainer = _timed(
+        (0.0, START), (5.0, SAMPLES["mem.vram_busy"]), (100.0, START), (103.0, READY)
+    )
+    found = explainer.result()
+    assert [one.cause for one in found.earlier_attempts] == ["mem.vram_busy"]
+    assert {stage.name: stage.began_s for stage in _stages(found)} == {"listen": 0.0, "ready": 3.0}
+    assert _by_line([START, START]).earlier_attempts == (Attempt(Verdict.LOADING, "", 1),)
+
+
 def test_the_last_start_of_a_log_counts() -> None:
     """A restarting container leaves several starts in one log; earlier ones are listed."""
     failed = [START, SAMPLES["mem.vram_busy"], WRAPPER]
@@ -590,6 +858,36 @@ def test_a_wait_is_fatal_only_after_its_budget(later: float, verdict: Verdict) -
             "overdue",
         )
         assert "/cache/aiter/build/lock_module_moe_sorting" in found.cause.remedy
+
+
+def test_all_that_is_known_of_a_wait_is_told() -> None:
+    """Who waits, since which line and when, for what, for how long, and what to do."""
+    explainer = _timed((0.0, START), (10.0, f"(Worker_TP3 pid=7) {BATON}"), (70.0, READY[:18]))
+    (wait,) = explainer.result().waits
+    signature = SIGNATURES["aiter.baton_wait"]
+    assert (wait.id, wait.severity, wait.phase) == (
+        signature.id,
+        Severity.TRANSIENT,
+        signature.phase,
+    )
+    assert (wait.process, wait.rank, wait.line_number) == ("Worker_TP3 pid=7", "TP3", 2)
+    assert (wait.seconds, wait.state, wait.waited_s) == (10.0, "waiting", 60.0)
+    assert wait.evidence == (Evidence(2, BATON),)
+    assert "/cache/aiter/build/lock_module_moe_sorting" in wait.remedy
+    explainer.feed("(Worker_TP3 pid=7) INFO it goes on", 80.0)
+    (wait,) = explainer.result().waits
+    assert (wait.state, wait.waited_s) == ("ended", None)
+
+
+def test_each_process_that_waits_is_told() -> None:
+    """Two ranks that wait for one lock are two waits, each by its own name and line."""
+    explainer = _timed(
+        (0.0, START),
+        (10.0, f"(Worker_TP3 pid=7) {BATON}"),
+        (20.0, f"(Worker_TP5 pid=9) {BATON}"),
+    )
+    waits = [(w.process, w.rank, w.line_number, w.seconds) for w in explainer.result().waits]
+    assert waits == [("Worker_TP3 pid=7", "TP3", 2, 10.0), ("Worker_TP5 pid=9", "TP5", 3, 20.0)]
 
 
 def test_silence_makes_a_wait_older() -> None:
@@ -726,6 +1024,24 @@ def test_a_time_out_names_the_wait_that_it_ended() -> None:
     ]
     assert _cause(_timed(*lines).result()).id == "aiter.baton_wait"
     assert _cause(_timed(lines[0], lines[2]).result()).id == "engine.ready_timeout"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            f"(Worker_TP0 pid=5) {BATON}",
+            "(Worker_TP0 pid=5) INFO on",
+            SAMPLES["engine.ready_timeout"],
+        ],
+        [SAMPLES["engine.ready_timeout"], f"(Worker_TP0 pid=5) {BATON}"],
+    ],
+    ids=["a wait that had ended", "a wait that came later"],
+)
+def test_a_time_out_without_a_wait_to_blame_is_the_cause(lines: list[str]) -> None:
+    """Only what was waited for when the time was over explains it."""
+    found = _by_line([START, *lines])
+    assert _cause(found).id == "engine.ready_timeout"
 
 
 def test_a_fault_goes_before_the_waits_it_left() -> None:
@@ -1036,17 +1352,64 @@ def test_an_interrupt_shows_what_was_read(
     assert "mem.kv_none" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("what", ["missing", "folder"])
+@pytest.mark.parametrize(
+    ("what", "reason"), [("missing", "No such file or directory"), ("folder", "Is a directory")]
+)
 def test_what_cannot_be_read_is_one_line(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    what: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2 and one line on standard error: the file, why, and what to give."""
     path = tmp_path if what == "folder" else tmp_path / "none.log"
     assert explain.main([str(path)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert str(path) in printed.err
+    assert printed.err == (
+        f"explain: cannot read {str(path)!r}: {reason}; give a log file, or - for standard input\n"
+    )
+
+
+def test_signatures_that_are_not_sound_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A data file that was broken is exit code 2 and what is wrong with it, in one line."""
+
+    def refuse() -> tuple[Signature, ...]:
+        raise SignatureError("signatures.tsv line 3: no")
+
+    monkeypatch.setattr(explain, "load", refuse)
+    assert explain.main([str(DATA / "log-healthy.log")]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "explain: signatures.tsv line 3: no\n")
+
+
+def test_another_format_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text and json are all there is."""
+    with pytest.raises(SystemExit) as refusal:
+        explain.main([str(DATA / "log-healthy.log"), "--format", "yaml"])
+    assert refusal.value.code == 2
+    assert "invalid choice: 'yaml'" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """Piped into what closes its end at once, the exit code still tells, and nothing is traced."""
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.stdin.readline(); from healthcheck.explain import main; "
+        f"sys.exit(main([{str(DATA / 'log-missing-d2t.log')!r}]))",
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as run:
+        assert run.stdin and run.stdout and run.stderr
+        run.stdout.close()
+        run.stdin.close()  # now it may begin
+        error = run.stderr.read()
+    assert (run.returncode, error) == (1, b"")
 
 
 def test_an_empty_log_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -1062,3 +1425,19 @@ def test_following_ends_when_the_start_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text(f"{START}\n{SAMPLES['mem.kv_none']}\n")
     assert explain.main([str(path), "--follow"]) == 1
+
+
+@pytest.mark.parametrize(
+    "end", [READY, SAMPLES["mem.kv_none"], WRAPPER], ids=["ready", "a cause", "a consequence"]
+)
+def test_a_start_has_ended_when_its_log_says_so_and_is_quiet(end: str) -> None:
+    """Neither a start that goes on, however quiet, nor a log that still grows ends the following."""
+    explainer = Explainer()
+    settled = explain._Settled(explainer)
+    explainer.feed(START)
+    assert [settled.wait(0), settled.wait(0), settled.is_set()] == [False, False, False]
+    explainer.feed(end)
+    assert [settled.wait(0), settled.is_set()] == [False, False]
+    explainer.feed("more")
+    assert [settled.wait(0), settled.is_set()] == [False, False]
+    assert [settled.wait(0), settled.is_set()] == [True, True]

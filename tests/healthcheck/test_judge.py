@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import Speculation
 from healthcheck.judge import (
+    ARGMAX_CHANCE,
     CHANCE,
+    NAN_MESSAGE,
     Completion,
     Counters,
     Finding,
@@ -25,6 +27,7 @@ from healthcheck.judge import (
     judge,
     period,
     read,
+    together,
     worst,
 )
 
@@ -288,7 +291,7 @@ def test_two_seeds_must_differ() -> None:
     first = read(answer(COMPLETION))
     assert isinstance(first, Completion)
     other = Completion(first.text, tuple(reversed(first.tokens)), first.logprobs, first.top)
-    assert differs(first, other).outcome is Outcome.GOOD
+    assert differs(first, other) == Finding("second seed", Outcome.GOOD)
     assert differs(first, first).outcome is Outcome.BAD
     sure = Completion("yes", (1, 2), (-0.01, -0.02), (-0.01, -0.02))
     assert differs(sure, sure).outcome is Outcome.UNKNOWN
@@ -343,3 +346,477 @@ def test_a_dead_head_is_not_called_greedy() -> None:
     assert (
         CHANCE not in found["sampling"].evidence
     )  # or several of them together were called greedy
+
+
+# --- answers made to measure ----------------------------------------------------------------------
+
+WORDS = ("one", "two", "three", "four", "five", "six")
+
+
+def made(
+    values: tuple[float, ...] = (-1.5, -2.0, -4.0, -0.5, -3.0, -1.0),
+    tops: tuple[float, ...] | None = (-1.5, -1.0, -4.0, -0.5, -3.0, -1.0),
+    ids: list[int] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """A completion of one token for each of `values`; `changes` are laid over its choice."""
+    names = [WORDS[i % len(WORDS)] for i in range(len(values))]
+    block: dict[str, Any] = {"tokens": names, "token_logprobs": list(values)}
+    if tops is not None:
+        block["top_logprobs"] = [{"best": top} for top in tops]
+    choice = {
+        "text": " ".join(names),
+        "logprobs": block,
+        "token_ids": list(range(len(values))) if ids is None else ids,
+        **changes,
+    }
+    return {"choices": [choice], "usage": {"completion_tokens": len(values)}}
+
+
+def found_in(body: Any, check: str, **asked: Any) -> Finding:
+    findings, _ = judge(answer(body), **{"asked_tokens": 6, **asked})
+    return by_check(findings)[check]
+
+
+NUMBERS = {"tokens": 6, "asked": 6, "characters": 27}
+SURE = (-0.25, -0.5, -0.25, -0.5, -0.25, -0.5)
+UNSURE = (-4.0, -3.0, -4.0, -3.0, -4.0, -3.0)
+DRAFTING = {"drafts": 8, "draft_tokens": 32, "accepted": 16, "accepted_at": [6, 4, 3, 3]}
+
+
+@pytest.mark.parametrize(
+    ("body", "asked", "expected"),
+    [
+        (made(), {}, Finding("real tokens", Outcome.GOOD, evidence=NUMBERS)),
+        (
+            made(text=" \t\r\n\ufffd"),
+            {},
+            Finding("real tokens", Outcome.BAD, "text.empty", {**NUMBERS, "characters": 5}),
+        ),
+        (
+            made(),
+            {"asked_tokens": 7},
+            Finding("real tokens", Outcome.BAD, "text.missing_tokens", {**NUMBERS, "asked": 7}),
+        ),
+        (made(), {}, Finding("variety", Outcome.GOOD, evidence={"distinct": 6, "tokens": 6})),
+        (
+            made(ids=[5] * 4),
+            {},
+            Finding("variety", Outcome.BAD, "text.one_token", {"distinct": 1, "tokens": 4}),
+        ),
+        (
+            made(ids=[5] * 3),  # a canary of three may say one word thrice
+            {},
+            Finding("variety", Outcome.UNKNOWN, "text.one_token", {"distinct": 1, "tokens": 3}),
+        ),
+        (
+            made(ids=[5, 6] * 4),
+            {},
+            Finding("variety", Outcome.BAD, "text.loop", {"distinct": 2, "tokens": 8, "period": 2}),
+        ),
+        (made(), {}, Finding("logprobs", Outcome.GOOD, evidence={"mean": -2.0, "spread": 3.5})),
+        (
+            made((-2.0,) * 6),
+            {},
+            Finding("logprobs", Outcome.BAD, "numerics.constant", {"mean": -2.0, "spread": 0.0}),
+        ),
+        (
+            made((-2.0,) * 2, (-2.0,) * 2),
+            {},
+            Finding("logprobs", Outcome.BAD, "numerics.constant", {"mean": -2.0, "spread": 0.0}),
+        ),
+        (
+            made((-2.0,), (-2.0,)),  # one logprob cannot differ
+            {},
+            Finding("logprobs", Outcome.GOOD, evidence={"mean": -2.0, "spread": 0.0}),
+        ),
+        (
+            made((-1.0, math.nan, -math.inf, -9999.0, math.inf, -2.0)),
+            {},
+            Finding(
+                "logprobs", Outcome.BAD, "numerics.not_finite", {"seen": ["-9999.0", "-inf", "inf"]}
+            ),
+        ),
+        (
+            made(logprobs=None),
+            {},
+            Finding("logprobs", Outcome.UNKNOWN, "answer.malformed", {"logprobs": 0}),
+        ),
+        (
+            made(),
+            {},
+            Finding(
+                "sampling",
+                Outcome.GOOD,
+                evidence={"argmax_tokens": 5, "tokens": 6, CHANCE: math.exp(-11.0)},
+            ),
+        ),
+        (
+            made(UNSURE, UNSURE),
+            {},
+            Finding(
+                "sampling",
+                Outcome.BAD,
+                "sampling.greedy",
+                {"argmax_tokens": 6, "tokens": 6, CHANCE: math.exp(-21.0)},
+            ),
+        ),
+        (
+            made(SURE, SURE),
+            {},
+            Finding(
+                "sampling",
+                Outcome.UNKNOWN,
+                "sampling.greedy",
+                {"argmax_tokens": 6, "tokens": 6, CHANCE: math.exp(-2.25)},
+            ),
+        ),
+        (
+            made((-2.0,) * 6, (-2.0,) * 6),
+            {},
+            Finding(
+                "sampling",
+                Outcome.UNKNOWN,
+                "sampling.greedy",
+                {"argmax_tokens": 6, "tokens": 6, "tied": True},
+            ),
+        ),
+        (
+            made(logprobs=None),
+            {},
+            Finding("sampling", Outcome.UNKNOWN, "sampling.greedy", {"top_logprobs": False}),
+        ),
+        (
+            made(tops=(-1.0, -1.0, math.inf, -1.0, -1.0, -1.0)),
+            {},
+            Finding("sampling", Outcome.UNKNOWN, "sampling.greedy", {"top_logprobs": False}),
+        ),
+        (
+            made(),
+            {"needle": "two three"},
+            Finding(
+                "needle",
+                Outcome.GOOD,
+                evidence={"needle": "two three", "starts": "one two three four five six"},
+            ),
+        ),
+        (
+            made(text="a \n b" * 30),
+            {"needle": "two three"},
+            Finding(
+                "needle",
+                Outcome.BAD,
+                "text.needle_missed",
+                {"needle": "two three", "starts": "a ba ba ba ba ba ba ba ba ba ba ba ba ba"},
+            ),
+        ),
+        (
+            made(),
+            {"counters": DRAFTED},
+            Finding("drafting", Outcome.GOOD, evidence=DRAFTING),
+        ),
+        (
+            made(),
+            {"counters": Counters(Speculation(4, 16, 8, (4,)), Speculation(4, 16, 8, (4,)))},
+            Finding(
+                "drafting",
+                Outcome.BAD,
+                "speculation.not_drafting",
+                {"drafts": 0, "draft_tokens": 0, "accepted": 0, "accepted_at": [0]},
+            ),
+        ),
+        (
+            made(),
+            {"counters": Counters(Speculation(9, 36, 8), Speculation(4, 16, 8))},
+            Finding(
+                "drafting",
+                Outcome.UNKNOWN,
+                "engine.new",
+                {"drafts": -5, "draft_tokens": -20, "accepted": 0, "accepted_at": []},
+            ),
+        ),
+        (
+            made(),
+            {"counters": Counters(Speculation(9, 36, 8), None)},
+            Finding("drafting", Outcome.UNKNOWN, "metrics.unavailable"),
+        ),
+        (
+            made(),
+            {"counters": Counters(None, Speculation(9, 36, 8))},
+            Finding("drafting", Outcome.UNKNOWN, "metrics.unavailable"),
+        ),
+    ],
+)
+def test_every_finding_carries_its_figures(
+    body: dict[str, Any], asked: dict[str, Any], expected: Finding
+) -> None:
+    """What a check found comes with the numbers that it was found by, as reports show them."""
+    assert found_in(body, expected.check, **asked) == expected
+
+
+ERROR = json.dumps({"error": {"message": "engine \n said no" + "." * 300}})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (
+            400,
+            json.dumps({"error": {"message": f"{NAN_MESSAGE}: nan"}}),
+            ("logprobs", Outcome.BAD, "numerics.nan", f"{NAN_MESSAGE}: nan"),
+        ),
+        (400, "{}", ("answer", Outcome.UNKNOWN, "probe.rejected", "{}")),
+        (
+            503,
+            ERROR,
+            (
+                "answer",
+                Outcome.UNKNOWN,
+                "server.overloaded",
+                ("engine \n said no" + "." * 300)[:200],
+            ),
+        ),
+        (
+            500,
+            "<html>\n  oh " + "x" * 300,
+            ("answer", Outcome.BAD, "server.error", ("<html> oh " + "x" * 300)[:200]),
+        ),
+        (500, json.dumps({"error": {}}), ("answer", Outcome.BAD, "server.error", "")),
+        (
+            401,
+            json.dumps({"error": "who?"}),
+            ("answer", Outcome.UNKNOWN, "config.unauthorized", '{"error": "who?"}'),
+        ),
+        (300, "", ("answer", Outcome.UNKNOWN, "server.redirect", "")),
+        (399, "", ("answer", Outcome.UNKNOWN, "server.redirect", "")),
+        (204, "", ("answer", Outcome.UNKNOWN, "probe.rejected", "")),
+    ],
+)
+def test_a_refusal_is_told_in_the_servers_words(
+    status: int, body: str, expected: tuple[str, Outcome, str, str]
+) -> None:
+    """The finding about an answer that is no completion has status and message, cut to a line."""
+    check, outcome, code, message = expected
+    findings, _ = judge(answer(body, status), asked_tokens=6)
+    assert findings == (Finding(check, outcome, code, {"status": status, "message": message}),)
+
+
+def test_no_answer_is_told_with_its_kind() -> None:
+    """Why there was no answer is in the evidence."""
+    findings, _ = judge(Failure(FailureKind.RESET, "closed"), asked_tokens=6)
+    evidence = {"kind": "reset", "detail": "closed"}
+    assert findings == (Finding("answer", Outcome.UNKNOWN, "generation.failed", evidence),)
+
+
+def test_a_malformed_answer_says_what_is_wrong_with_it() -> None:
+    """What could not be read of a completion is named, cut to a line."""
+    findings, _ = judge(answer('{"choices": [{"text": 7}]}'), asked_tokens=6)
+    evidence = {"detail": "not a completion: TypeError: text is int"}
+    assert findings == (Finding("answer", Outcome.UNKNOWN, "answer.malformed", evidence),)
+    unread = read(answer(json.dumps({"choices": [{"text": "a", "token_ids": ["x" * 300]}]})))
+    assert isinstance(unread, Failure) and unread.kind is FailureKind.MALFORMED
+    assert len(unread.detail) == 200
+
+
+# --- what is read of an answer --------------------------------------------------------------------
+
+
+def test_tokens_without_ids_are_told_apart_by_their_text() -> None:
+    """A server that returns no token ids is judged by the texts of its tokens."""
+    completion = read(answer(made(token_ids=None)))
+    assert isinstance(completion, Completion) and completion.tokens == WORDS
+    chat = copy.deepcopy(CHAT)
+    chat["choices"][0].pop("token_ids", None)
+    completion = read(answer(chat))
+    rows = chat["choices"][0]["logprobs"]["content"]
+    assert isinstance(completion, Completion)
+    assert completion.tokens == tuple(row["token"] for row in rows)
+
+
+def test_tokens_without_ids_or_logprobs_are_counted() -> None:
+    """Where only the usage tells how many tokens there were, their number is known and no more."""
+    completion = read(answer(made(token_ids=None, logprobs=None)))
+    assert isinstance(completion, Completion)
+    assert completion.tokens == (completion.text,) * 6
+    empty = read(answer(made(token_ids=None, logprobs=None, text="")))
+    assert isinstance(empty, Completion) and empty.tokens == ()
+
+
+def test_the_likeliest_tokens_of_a_chat_are_read() -> None:
+    """A chat's top logprobs are those of its rows, the sampled one among them."""
+    rows = [
+        {"token": "a", "logprob": -2.0, "top_logprobs": [{"logprob": -0.5}, {"logprob": -3.0}]},
+        {"token": "b", "logprob": -1.0, "top_logprobs": [{"logprob": -4.0}]},
+    ]
+    body = {"choices": [{"message": {"content": "ab"}, "logprobs": {"content": rows}}]}
+    completion = read(answer(body))
+    assert completion == Completion("ab", ("a", "b"), (-2.0, -1.0), (-0.5, -1.0))
+
+
+def test_a_thinking_answer_is_its_thoughts_and_its_answer() -> None:
+    """Reasoning and content are one text, in this order, with nothing between."""
+    message = {"reasoning": "hm", "reasoning_content": "?", "content": "yes"}
+    body = {"choices": [{"message": message, "token_ids": [1]}]}
+    assert read(answer(body)) == Completion("hm?yes", (1,))
+
+
+@pytest.mark.parametrize("rows", [[{"best": -1.0}] * 5 + [None], [{"best": -1.0}] * 5, [], None])
+def test_likeliest_tokens_that_are_missing_somewhere_are_not_used(rows: Any) -> None:
+    """Sampling mode is judged on every position or not at all."""
+    body = made()
+    body["choices"][0]["logprobs"]["top_logprobs"] = rows
+    completion = read(answer(body))
+    assert isinstance(completion, Completion)
+    assert completion.logprobs is not None and completion.top is None
+
+
+# --- canaries: a few tokens, not scored -----------------------------------------------------------
+
+
+def test_logprobs_of_a_canary_are_judged_if_there_are_any() -> None:
+    """A canary without logprobs says nothing of them; one with NaN or equal ones is bad."""
+    silent, _ = judge(answer(made(logprobs=None)), asked_tokens=6, scored=False)
+    assert set(by_check(silent)) == {"real tokens", "variety"}
+    assert worst(silent) is Outcome.GOOD
+    for values in ((-2.0,) * 6, (-1.0, math.nan, -3.0, -1.0, -2.0, -5.0)):
+        assert found_in(made(values), "logprobs", scored=False).outcome is Outcome.BAD
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [(UNSURE, Outcome.UNKNOWN), (SURE, Outcome.UNKNOWN), ((-5.0,) * 5 + (-6.0,), Outcome.GOOD)],
+)
+def test_a_canary_alone_is_never_greedy(values: tuple[float, ...], outcome: Outcome) -> None:
+    """However unlikely its top tokens, one canary leaves sampling open; a lesser token clears it."""
+    tops = UNSURE if values is not SURE else SURE
+    found = found_in(made(values, tops), "sampling", scored=False)
+    assert found.outcome is outcome
+    assert found.evidence[CHANCE] == pytest.approx(math.exp(sum(tops)))
+
+
+def test_sampling_that_a_canary_could_not_show_is_left_out() -> None:
+    """Without top logprobs, or with a dead head, there is no chance to take together."""
+    for body in (made(logprobs=None), made((-2.0,) * 6, (-2.0,) * 6)):
+        findings, _ = judge(answer(body), asked_tokens=6, scored=False)
+        assert "sampling" not in by_check(findings)
+
+
+# --- thresholds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gap", "picked"), [(0.0, 6), (2**-17, 6), (1e-4, 5)])
+def test_a_top_token_is_one_up_to_the_last_bits(gap: float, picked: int) -> None:
+    """Logprobs of one number, printed twice, may differ in their last bits and no further."""
+    tops = (UNSURE[0] + gap, *UNSURE[1:])
+    assert found_in(made(UNSURE, tops), "sampling").evidence["argmax_tokens"] == picked
+
+
+def test_a_chance_is_never_above_one() -> None:
+    """Logprobs that rounding put above 0 are certain, not more than that."""
+    tops = (1e-3,) * 6
+    assert found_in(made(SURE, tops), "sampling").evidence[CHANCE] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length"),
+    [
+        ([7] * 40, 1),
+        ([0, 1, 2] * 22, 3),
+        (list(range(8)) * 4, 8),
+        (list(range(8)) * 3 + list(range(7)), None),  # short, and a token less than four times
+        ([5, 1, 2, 3, 4, 6, 7, 5], None),  # ends as it began
+        ([*range(15), *[99] * 16], None),  # 31 tokens: a short text must be a loop from its start
+        ([*range(16), *[99] * 16], 1),  # 32 tokens: its last half is enough
+        ([*range(40), *[99] * 20], None),  # its last third is not
+        ([*range(32), *[100 + i % 10 for i in range(32)]], None),  # half of it, three times over
+        ([*range(24), *[100 + i % 10 for i in range(40)]], 10),
+        ([], None),
+    ],
+)
+def test_a_loop_fills_the_last_half_four_times(tokens: list[int], length: int | None) -> None:
+    """The shortest run is named; what repeats less often or for less of the text is no loop."""
+    assert period(tokens) == length
+
+
+def test_two_kinds_of_token_are_variety() -> None:
+    """Two tokens that do not loop are no fault of their own."""
+    ids = [1, 1, 2, 1, 2, 2]
+    assert found_in(made(ids=ids), "variety").outcome is Outcome.GOOD
+
+
+# --- several answers ------------------------------------------------------------------------------
+
+
+def answers(*bodies: Any) -> list[tuple[tuple[Finding, ...], Completion | None]]:
+    return [judge(answer(body), asked_tokens=6) for body in bodies]
+
+
+def test_answers_at_once_are_as_good_as_the_worst_of_them() -> None:
+    """Of each check the worst finding is kept, with how many of the answers were not good."""
+    blank = made(text=" ", ids=[9, 8, 7, 6, 5, 4])
+    unread = {"choices": []}
+    found = by_check(together(answers(made(), blank, unread, made(ids=[9] * 6))))
+    assert set(found) == {"real tokens", "variety", "logprobs", "sampling", "answer", "apart"}
+    assert found["real tokens"] == Finding(
+        "real tokens",
+        Outcome.BAD,
+        "text.empty",
+        {"requests": 4, "not_good": 1, **NUMBERS, "characters": 1},
+    )
+    assert found["variety"].code == "text.one_token"
+    assert found["variety"].evidence["not_good"] == 1
+    assert found["answer"].evidence["not_good"] == 1
+    assert found["logprobs"].outcome is Outcome.GOOD
+    assert found["logprobs"].evidence["not_good"] == 0
+    assert found["apart"] == Finding(
+        "apart", Outcome.GOOD, evidence={"answers": 3, "equal_pairs": 0}
+    )
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_bad_outweighs_unknown_whichever_came_first(order: int) -> None:
+    """Every answer that is not good is counted, and the gravest speaks for the check."""
+    bodies = [made(SURE, SURE), made(UNSURE, UNSURE), made(SURE, SURE)][::order]
+    found = by_check(together(answers(*bodies)))["sampling"]
+    assert (found.outcome, found.evidence["not_good"]) == (Outcome.BAD, 3)
+
+
+def test_equal_answers_to_different_prompts_are_crossed() -> None:
+    """Two requests that get one improbable text got each other's answer."""
+    found = by_check(together(answers(made(), made(), made(ids=[9, 8, 7, 6, 5, 4]))))
+    evidence = {"answers": 3, "equal_pairs": 1}
+    assert found["apart"] == Finding("apart", Outcome.BAD, "text.crossed", evidence)
+
+
+def test_equal_answers_that_were_nearly_certain_are_inconclusive() -> None:
+    """What anybody would have said is no sign of crossing; one improbable pair still is."""
+    found = by_check(together(answers(made(SURE), made(SURE))))["apart"]
+    assert (found.outcome, found.code) == (Outcome.UNKNOWN, "text.crossed")
+    sure, unsure = made(SURE), made(UNSURE, ids=[9, 8, 7, 6, 5, 4])
+    found = by_check(together(answers(sure, sure, unsure, unsure)))["apart"]
+    assert (found.outcome, found.evidence["equal_pairs"]) == (Outcome.BAD, 2)
+
+
+def test_one_answer_cannot_be_anothers() -> None:
+    """With fewer than two texts there is nothing to keep apart."""
+    assert "apart" not in by_check(together(answers(made(), {"choices": []})))
+    assert together([]) == ()
+
+
+def test_a_repeated_text_is_as_bad_as_it_was_improbable() -> None:
+    """The chance of the same text again decides, and is in the evidence."""
+    text = Completion("t", (1, 2), (-4.0, -5.25))
+    evidence = {"chance_of_equal_texts": math.exp(-9.25)}
+    assert differs(text, text) == Finding(
+        "second seed", Outcome.BAD, "sampling.seed_ignored", evidence
+    )
+    likely = Completion("t", (1, 2), (-4.0, -5.0))
+    assert math.exp(-9.0) > ARGMAX_CHANCE > math.exp(-9.25)
+    assert differs(likely, likely).outcome is Outcome.UNKNOWN
+    unknown = Completion("t", (1, 2))
+    assert differs(unknown, unknown) == Finding(
+        "second seed",
+        Outcome.UNKNOWN,
+        "sampling.seed_ignored",
+        {"chance_of_equal_texts": None},
+    )

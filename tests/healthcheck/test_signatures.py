@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from healthcheck.signatures import COLUMNS, Severity, SignatureError, fixed_texts, load
+from healthcheck import signatures
+from healthcheck.signatures import (
+    COLUMNS,
+    Phase,
+    Severity,
+    Signature,
+    SignatureError,
+    fixed_texts,
+    load,
+)
 from tests.support.log_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,10 +40,10 @@ def _with(**changes: str) -> list[str]:
 
 def test_every_shipped_signature_has_a_sample_that_only_wrappers_share() -> None:
     """Each signature matches its own sample line, and no two causes claim the same line."""
-    signatures = {signature.id: signature for signature in load()}
-    assert signatures.keys() == SAMPLES.keys()
+    shipped = {signature.id: signature for signature in load()}
+    assert shipped.keys() == SAMPLES.keys()
     for name, line in SAMPLES.items():
-        hits = [other for other, signature in signatures.items() if signature.pattern.search(line)]
+        hits = [other for other, signature in shipped.items() if signature.pattern.search(line)]
         assert hits == [name]
 
 
@@ -61,8 +71,21 @@ def test_the_real_class_of_the_rehearsal_is_known_too() -> None:
 def test_a_sound_file_loads(tmp_path: Path) -> None:
     """Comments and empty lines are passed over, and a row becomes a signature."""
     path = _file(tmp_path, ["# a comment"], [""], GOOD_ROW)
-    (signature,) = load(path)
-    assert (signature.id, signature.literals) == ("a.b", ("it broke at ",))
+    regex, remedy, source = GOOD_ROW[4:]
+    assert load(path) == (
+        Signature(
+            "a.b",
+            Phase.START,
+            Severity.FATAL,
+            None,
+            re.compile(regex),
+            remedy,
+            source,
+            ("it broke at ",),
+        ),
+    )
+    (wait,) = load(_file(tmp_path, _with(klass="transient", budget="90")))
+    assert (wait.severity, wait.budget_s) == (Severity.TRANSIENT, 90.0)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +97,15 @@ def test_a_sound_file_loads(tmp_path: Path) -> None:
         (_with(klass="bad"), "class 'bad'; it must be one of fatal, retry"),
         (_with(remedy=" "), "a remedy and a source are needed"),
         (_with(regex="it broke (at", remedy="x"), "does not compile"),
-        (_with(remedy="mend {plaice}"), "remedy names {plaice}; it may name these groups"),
+        (
+            _with(remedy="mend {plaice}"),
+            "remedy names {plaice}; it may name these groups of the regex: place",
+        ),
+        (
+            _with(regex=r"it broke (?P<a>x) (?P<b>y)"),
+            "remedy names {place}; it may name these groups of the regex: a, b",
+        ),
+        (_with(regex="it broke"), "it may name these groups of the regex: none"),
         (_with(remedy="mend {place.real}"), "remedy names {place.real}"),
         (_with(remedy="mend {place!r}"), "remedy names {place}"),
         (_with(remedy="mend {place"), "is no template"),
@@ -112,8 +143,11 @@ def test_the_same_id_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_wrong_header_is_refused(tmp_path: Path) -> None:
     """Columns in another order would be read as each other."""
-    with pytest.raises(SignatureError, match="the header is"):
+    with pytest.raises(SignatureError, match="the header is 'id regex'; it must be"):
         load(_file(tmp_path, GOOD_ROW, header="id\tregex"))
+    (tmp_path / "none.tsv").write_text("# nothing but a comment\n")
+    with pytest.raises(SignatureError, match="the header is 'nothing'; it must be"):
+        load(tmp_path / "none.tsv")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00"])
@@ -137,6 +171,58 @@ def test_fixed_text_stops_at_what_may_be_absent() -> None:
     assert fixed_texts(r"first one|the second") == ("first one", "the second")
     assert fixed_texts(r"it broke a{,5}b") == ("it broke ",)
     assert fixed_texts(r"a\.b\(c\) \d{1,3}") == ("a.b(c) ",)
+    assert fixed_texts("12345") == ("12345",)
+    with pytest.raises(SignatureError, match="needs 5 or more ASCII"):
+        fixed_texts("1234")
+
+
+@pytest.mark.parametrize(
+    ("rest", "paths"),
+    [
+        (r"a{2,5}", 1),  # nothing follows that could fail
+        (r"a{1,400}", 1),
+        (r"a|the other", 1),  # alternatives of the whole are tried one after the other
+        (r"(a)b|then (other)", 1),
+        (r"a{2,5}b", 1),  # one length only lets what follows be tried
+        (r"(a{2,5})b", 1),
+        (r"\d{2,5}b", 1),
+        (r"\.{2,5}b", 1),  # a dot that is escaped is a dot
+        (r"a{2,5}a", 4),
+        (r"(a{2,5})a", 4),
+        (r"\d{2,5}7", 4),
+        (r".{2,5}b", 4),
+        (r"a{2,5}\d", 4),  # what follows is not looked into
+        (r"[ab]{2,5}c?", 4),  # what follows may be absent
+        (r"[ab]{2,5}c?c", 8),
+        (r"a{5}\d", 1),
+        (r"a{,5}\d", 6),
+        (r"a?\d", 2),
+        (r"(?:abc)?d", 2),
+        (r"(?:abc|d)?d", 4),
+        (r"(a|b)\d", 2),
+        (r"(a|b|c)\d{1,3}x{2,3}\d", 24),
+    ],
+)
+def test_the_work_of_a_regex_is_counted(
+    monkeypatch: pytest.MonkeyPatch, rest: str, paths: int
+) -> None:
+    """The ways to try one start are the lengths of each repetition that more than one lets go on,
+    times two for each bar in a group."""
+    monkeypatch.setattr(signatures, "MOST_PATHS", paths)
+    fixed_texts(f"it broke {rest}")
+    monkeypatch.setattr(signatures, "MOST_PATHS", paths - 1)
+    with pytest.raises(SignatureError) as refusal:
+        fixed_texts(f"it broke {rest}")
+    regex = f"it broke {rest}"
+    assert str(refusal.value).startswith(f"regex {regex!r} can backtrack over {paths} paths")
+
+
+@pytest.mark.parametrize("regex", ["it broke a{2,5}?b", "it broke a{2}{3}", "*it broke"])
+def test_a_repetition_of_nothing_plain_is_refused(regex: str) -> None:
+    """Lazy and stacked repetitions, and one of nothing, are not in the dialect."""
+    with pytest.raises(SignatureError) as refusal:
+        fixed_texts(regex)
+    assert str(refusal.value).startswith(f"regex {regex!r} repeats a group or sets flags")
 
 
 ADVERSARY = """

@@ -2,129 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import fields, replace
 
 import pytest
 
 from deploy.recipe import Health
 from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition, Speculation
-from healthcheck.judge import CHANCE, Completion, Finding, Outcome, Step
+from healthcheck.exposition import Exposition, Speculation
+from healthcheck.judge import CHANCE, Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
     GATE,
     SURFACES,
+    Alarm,
+    Gate,
     Generation,
     Memory,
     Outstanding,
     Policy,
-    Reading,
     State,
     Surfaces,
     Want,
-    advance,
     begin,
     gate_limit_s,
     next_look_s,
     verdict,
-    wants,
 )
-
-OK = Answer(200)
-DEAD = Answer(503)
-REFUSED = Failure(FailureKind.REFUSED)
-RESET = Failure(FailureKind.RESET)
-TIMEOUT = Failure(FailureKind.TIMEOUT)
-MODEL = "m"
-LISTED = Listing((MODEL,), 16384)
-
-GOOD = (Finding("real tokens", Outcome.GOOD),)
-NAN = (Finding("logprobs", Outcome.BAD, "numerics.nan"),)
-SILENT = (Finding("answer", Outcome.UNKNOWN, "generation.timeout"),)
-DENIED = (Finding("answer", Outcome.UNKNOWN, "config.unauthorized"),)
-
-
-def sample(
-    tokens: float = 0.0,
-    running: float = 0.0,
-    waiting: float = 0.0,
-    cache: float = 0.0,
-    engine: str = "0",
-    spec: Speculation | None = None,
-) -> EngineSample:
-    return EngineSample(engine, 0.0, tokens, running, waiting, cache, spec)
-
-
-def metrics(*engines: EngineSample, start: float | None = 1.0) -> Exposition:
-    return Exposition(start, engines or (sample(),))
-
-
-@dataclass
-class Machine:
-    """A memory under test, with shorthands for what a reading holds."""
-
-    policy: Policy = field(default_factory=lambda: Policy(Health(), MODEL))
-    now: float = 0.0
-    memory: Memory = field(default_factory=lambda: begin(0.0, 3))
-
-    def see(
-        self,
-        health: Answer | Failure = OK,
-        *,
-        after: float = 5.0,
-        metrics: Exposition | Failure | None = None,
-        listing: Listing | Note | None = None,
-        generation: Generation | None = None,
-        outstanding: Outstanding | None = None,
-        draining: bool = False,
-    ) -> State:
-        self.now += after
-        reading = Reading(self.now, health, listing, metrics, generation, outstanding, draining)
-        self.memory = advance(self.memory, reading, self.policy)
-        return self.memory.state
-
-    def wanted(self) -> Want | None:
-        return wants(self.memory, self.now, self.policy)
-
-    def generation(
-        self,
-        findings: tuple[Finding, ...] = GOOD,
-        step: Step = Step.CANARY,
-        tokens: tuple[int, ...] = (1, 2, 3),
-        lasting: float = 1.0,
-    ) -> Generation:
-        completion = Completion("text", tokens, (-9.0,) * len(tokens))
-        return Generation(
-            step, self.memory.epoch, self.now + 5.0 - lasting, self.now + 5.0, findings, completion
-        )
-
-    def outstanding(self, since: float) -> Outstanding:
-        return Outstanding(Step.CANARY, self.memory.epoch, since)
-
-    def to_smoke(self) -> None:
-        assert self.see(OK, listing=LISTED, metrics=metrics()) is State.SMOKE
-
-    def to_ready(self) -> Machine:
-        self.to_smoke()
-        for count, step in enumerate(self.memory.gate.steps):
-            want = self.wanted()
-            assert want is not None and want.step is step
-            made = self.generation(step=step, tokens=(count, 5, 6))
-            self.see(OK, metrics=metrics(), generation=made)
-        assert self.memory.state is State.READY
-        return self
-
-    @property
-    def codes(self) -> list[str]:
-        return [n.code for n in self.memory.notes]
-
-
-def ready(**health: object) -> Machine:
-    policy = Policy(replace(Health(), **health), MODEL)  # type: ignore[arg-type]
-    return Machine(policy).to_ready()
-
+from healthcheck.verdict.observe import forget_engine
+from tests.support.verdict_machine import (
+    DEAD,
+    DENIED,
+    GOOD,
+    LISTED,
+    NAN,
+    OK,
+    REFUSED,
+    RESET,
+    SILENT,
+    TIMEOUT,
+    Machine,
+    metrics,
+    ready,
+    sample,
+)
 
 # --- surfaces -------------------------------------------------------------------------------------
 
@@ -265,6 +186,41 @@ def test_a_server_that_leaves_during_the_gate_loads_again() -> None:
     machine.to_ready()
 
 
+def test_an_engine_that_dies_in_its_gate_is_dead_when_confirmed() -> None:
+    """One 503 while the gate runs is no death; three are, as while serving."""
+    machine = Machine()
+    machine.to_smoke()
+    states = [machine.see(DEAD, after=1) for _ in range(3)]
+    assert states == [State.SMOKE, State.SMOKE, State.DEAD]
+    assert machine.codes == ["server.engine_dead"]
+
+
+def test_a_gate_without_a_step_for_the_stall_budget_is_stalled() -> None:
+    """A warm-up that hangs fails liveness after the same budget and confirmation as work does."""
+    machine = Machine()
+    machine.to_smoke()
+    began = machine.now
+    running = Outstanding(Step.WARM_UP, machine.memory.epoch, began)
+    while machine.see(OK, metrics=metrics(), outstanding=running) is State.SMOKE:
+        assert machine.now - began < 700
+    assert machine.memory.state is State.STALLED
+    assert machine.now - began == machine.policy.health.stall_budget_s + 10
+
+
+@pytest.mark.parametrize(
+    "second", [metrics(sample(tokens=3)), metrics(sample(tokens=100), start=50.0)]
+)
+def test_another_engine_is_known_from_the_second_look_on(second: Exposition) -> None:
+    """What the first look of a gate saw is what the next is compared with."""
+    machine = Machine()
+    machine.see(OK, listing=LISTED, metrics=metrics(sample(tokens=100)))
+    made = machine.generation(step=Step.WARM_UP)
+    assert machine.see(OK, metrics=second, generation=made) is State.SMOKE
+    assert machine.codes == ["engine.new"]
+    want = machine.wanted()
+    assert want is not None and want.step is Step.WARM_UP
+
+
 def test_a_generation_of_an_earlier_engine_is_ignored() -> None:
     """A late answer from before a restart cannot pass the new engine's gate."""
     machine = Machine()
@@ -344,6 +300,18 @@ def test_dead_recovers_through_a_new_gate_only() -> None:
     machine.to_ready()
 
 
+def test_what_comes_back_after_dead_is_asked_as_it_lists_itself() -> None:
+    """Another model with another context may be served there now; the gate takes both from it."""
+    machine = Machine(Policy(Health()))
+    machine.to_ready()
+    for _ in range(3):
+        machine.see(DEAD, after=1)
+    assert machine.memory.state is State.DEAD
+    assert machine.see(OK, listing=Listing(("other",), 256), metrics=metrics()) is State.SMOKE
+    assert (machine.memory.model, machine.memory.max_model_len) == ("other", 256)
+    assert Step.LONG not in machine.memory.gate.steps
+
+
 def test_a_blip_of_the_port_recovers_without_a_gate() -> None:
     """Refused for some seconds, then the same process: a good generation and a good look."""
     machine = ready()
@@ -377,6 +345,14 @@ def test_a_process_that_cannot_be_told_apart_goes_through_the_gate(
         state = machine.see(OK, metrics=seen, generation=machine.generation())
         assert state is not State.READY
     assert machine.memory.state is State.SMOKE
+
+
+def test_one_refusal_casts_no_doubt_on_who_is_there() -> None:
+    """Without a start time to compare, it takes a confirmed absence to take it for another."""
+    machine = ready()
+    machine.see(OK, metrics=metrics(start=None))
+    machine.see(REFUSED, after=1)
+    assert machine.see(OK, metrics=metrics(start=None)) is State.READY
 
 
 @pytest.mark.parametrize("unknown", [TIMEOUT, Answer(404), Answer(302), Answer(500)])
@@ -425,219 +401,67 @@ def test_a_counter_that_appears_is_no_reset() -> None:
     assert machine.see(OK, metrics=with_spec) is State.READY
 
 
-# --- progress -------------------------------------------------------------------------------------
+OF_THE_SERVICE = {
+    "started_at", "state", "since", "at", "notes", "timeline", "jitter_seed",
+    "generations", "last_generation", "outstanding",
+}  # fmt: skip
+OF_THE_PORT = {
+    "model", "max_model_len", "sampled_at", "transport", "slow", "scrape", "scrape_note",
+    "gone_since", "said_dead",
+}  # fmt: skip
+COUNTED_ON = {"epoch", "gate"}
 
 
-def test_a_lone_long_prefill_is_progress() -> None:
-    """Token counters frozen for 1,028 s, only a gauge moving: READY throughout."""
+def test_of_another_engine_nothing_is_known() -> None:
+    """What was known of the engine before is void, all but what is the service's or the port's."""
     machine = ready()
-    for i in range(206):
-        state = machine.see(OK, metrics=metrics(sample(running=1, cache=i / 1000)))
-        assert state is State.READY
-        assert machine.wanted() is None
+    raised = Alarm(True, 3, 0)
+    known = replace(
+        machine.memory,
+        process_start=7.0,
+        identity_doubt=True,
+        generation=raised,
+        blind=raised,
+        unanswered_since=1.0,
+        unanswered_by="0",
+        silent=1,
+        over_stall=2,
+        stale=3,
+        argmax_chance=0.5,
+        progress_at=4.0,
+        recovery_good=5,
+        recovery_generation=True,
+    )
+    after, fresh = forget_engine(known), begin(0.0)
+    assert (after.epoch, after.gate) == (known.epoch + 1, Gate(round=known.gate.round + 1))
+    for name in {f.name for f in fields(Memory)} - COUNTED_ON:
+        expected = known if name in OF_THE_SERVICE | OF_THE_PORT else fresh
+        assert getattr(after, name) == getattr(expected, name), name
+        if expected is fresh:
+            assert getattr(known, name) != getattr(fresh, name), f"{name}: the test sets none"
 
 
-def test_work_without_a_step_is_not_ready_after_the_budget() -> None:
-    """Requests running and nothing moving: NOT_READY at 60 s, not before."""
+@pytest.mark.parametrize(
+    ("start", "state"), [(1.5, State.READY), (0.5, State.READY), (1.6, State.SMOKE)]
+)
+def test_a_start_time_may_differ_by_its_rounding(start: float, state: State) -> None:
+    """The same process prints its start with two digits; half a second is nobody's restart."""
     machine = ready()
-    machine.see(OK, metrics=metrics(sample(running=2)))
-    began = machine.now
-    while machine.see(OK, metrics=metrics(sample(running=2))) is State.READY:
-        assert machine.now - began < 90
-    assert 60 <= machine.now - began < 66
-    assert machine.codes == ["progress.none"]
+    assert machine.see(OK, metrics=metrics(start=start)) is state
 
 
-def test_no_step_for_the_stall_budget_is_stalled_after_three_readings() -> None:
-    """STALLED needs the whole stall budget and three readings that confirm it."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(running=2)))
-    began = machine.now
-    budget = machine.policy.health.stall_budget_s
-    while machine.memory.state is not State.STALLED:
-        machine.see(OK, metrics=metrics(sample(running=2)))
-        assert machine.now - began < budget + 60
-    assert machine.now - began >= budget + 10
-    assert machine.codes == ["progress.stalled"]
-
-
-def test_a_slow_step_under_the_stall_budget_recovers_without_a_gate() -> None:
-    """A 250 s JIT stall is NOT_READY for its time, then READY by a good generation."""
-    machine = ready()
-    for _ in range(50):
-        machine.see(OK, metrics=metrics(sample(running=1)))
-    assert machine.memory.state is State.NOT_READY
-    machine.see(OK, metrics=metrics(sample(tokens=9, running=1)))
-    assert machine.codes == ["recovery.pending", "progress.none"]
-    made = machine.generation(step=Step.RECOVERY)
-    machine.see(OK, metrics=metrics(sample(tokens=19, running=1)), generation=made)
-    assert machine.memory.state is State.READY
-
-
-def test_one_long_pause_of_the_service_itself_is_no_stall() -> None:
-    """A single reading after minutes of the host asleep does not leave READY."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(running=2)))
-    assert machine.see(OK, metrics=metrics(sample(running=2)), after=3600) is State.READY
-    assert machine.see(OK, metrics=metrics(sample(tokens=1, running=2)), after=1) is State.READY
-
-
-def test_an_unanswered_canary_of_an_idle_engine_is_not_ready() -> None:
-    """Gauges 0/0 and a canary without an answer: the wedge of an idle engine is seen."""
-    machine = ready()
-    began = machine.now
-    while machine.memory.state is State.READY:
-        machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(began))
-        assert machine.now - began < 90
-    assert 60 <= machine.now - began < 66
-    assert machine.codes == ["progress.none"]
-
-
-def test_the_clock_of_a_wedge_runs_on_over_retried_canaries() -> None:
-    """Each canary is given up after 30 s; the time without an answer adds up."""
-    machine = ready()
-    began = machine.now
-    for _ in range(5):
-        machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(began))
-    gave_up = machine.generation(SILENT, lasting=machine.now + 5 - began)
-    assert machine.see(OK, metrics=metrics(), generation=gave_up) is State.READY
-    want = machine.wanted()
-    assert want is not None and want.step is Step.CANARY
-    again = machine.now
-    while machine.memory.state is State.READY:
-        machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(again))
-    assert machine.now - began < 70
-
-
-def test_canaries_that_time_out_under_load_are_no_wedge() -> None:
-    """Saturated: the canary times out while counters rise. READY."""
-    machine = ready()
-    for i in range(60):
-        machine.see(
-            OK,
-            metrics=metrics(sample(tokens=10 * i, running=4, waiting=20)),
-            generation=machine.generation(SILENT, lasting=30) if i % 6 == 0 else None,
-        )
-        assert machine.memory.state in (State.READY, State.DEGRADED)
-
-
-def test_no_canary_is_wanted_while_real_work_goes_on() -> None:
-    """Busy is judged by progress: for minutes no canary joins the work."""
-    machine = ready()
-    for i in range(50):
-        machine.see(OK, metrics=metrics(sample(tokens=i, running=1)))
-        assert machine.wanted() is None
-
-
-def test_a_canary_is_wanted_when_idle_evidence_is_old() -> None:
-    """Idle: wanted at 45 s of age, 20 % sooner or later, and once only."""
-    machine = ready()
-    began = machine.memory.proven_at
-    assert began is not None
-    while machine.wanted() is None:
-        machine.see(OK, metrics=metrics(), after=1)
-    assert 36 <= machine.now - began <= 55
-    want = machine.wanted()
-    assert want is not None and want.step is Step.CANARY and want.tokens == 8
-    machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(machine.now), after=1)
-    assert machine.wanted() is None
-
-
-def test_jitter_spreads_the_canaries() -> None:
-    """Services of different seeds ask at different ages."""
-    ages = set()
-    for seed in range(8):
-        machine = Machine(memory=begin(0.0, seed)).to_ready()
-        began = machine.memory.proven_at or 0.0
-        while machine.wanted() is None:
-            machine.see(OK, metrics=metrics(), after=1)
-        ages.add(machine.now - began)
-    assert len(ages) > 3
-
-
-def test_a_stalled_engine_that_moves_again_goes_through_the_gate() -> None:
-    """STALLED recovers by a new smoke only."""
-    machine = ready()
-    while machine.memory.state is not State.STALLED:
-        machine.see(OK, metrics=metrics(sample(running=2)))
-    assert machine.see(OK, metrics=metrics(sample(tokens=5, running=2))) is State.SMOKE
-    want = machine.wanted()
-    assert want is not None and want.step is Step.WARM_UP
-
-
-def test_a_stalled_engine_that_only_twitches_is_stalled_again() -> None:
-    """One step starts a new gate; if the gate's own generation hangs, liveness must fail again."""
-    machine = ready()
-    while machine.memory.state is not State.STALLED:
-        machine.see(OK, metrics=metrics(sample(running=2)))
-    assert machine.see(OK, metrics=metrics(sample(tokens=5, running=2))) is State.SMOKE
-    twitched = machine.now
-    while machine.memory.state is State.SMOKE:
-        running = Outstanding(Step.WARM_UP, machine.memory.epoch, twitched)
-        machine.see(OK, metrics=metrics(sample(tokens=5, running=2)), outstanding=running)
-        assert machine.now - twitched < 800
-    assert machine.memory.state is State.STALLED
-
-
-def test_a_generation_of_the_engine_before_does_not_stall_the_new_one() -> None:
-    """An old canary that still hangs is not held against the engine that took its place."""
-    machine = ready()
-    old = machine.outstanding(machine.now)
-    machine.see(OK, metrics=metrics(start=500.0), outstanding=old)
-    for _ in range(200):
-        state = machine.see(OK, metrics=metrics(start=500.0), outstanding=old)
-        assert state is State.SMOKE
-
-
-def test_a_server_that_hides_its_scheduler_is_never_stalled() -> None:
-    """/health 200 and no metrics: a restart would be a guess, so NOT_READY is the limit."""
-    machine = ready()
-    began = machine.now
+def test_metrics_that_come_late_are_no_new_engine() -> None:
+    """A server that hid /metrics until now is the one that passed the gate."""
+    machine = Machine()
     broken = Failure(FailureKind.MALFORMED, "500")
-    for _ in range(300):
-        machine.see(OK, metrics=broken, outstanding=machine.outstanding(began))
-    assert machine.memory.state is State.NOT_READY
-
-
-def test_a_frozen_api_process_is_stalled_in_the_end() -> None:
-    """Nothing at all is answered any more: NOT_READY, then STALLED."""
-    machine = ready()
-    began = machine.now
-    for _ in range(200):
-        machine.see(TIMEOUT, metrics=TIMEOUT, outstanding=machine.outstanding(began))
-    assert State.NOT_READY in {t.state for t in machine.memory.timeline}
-    assert machine.memory.state is State.STALLED
-
-
-def test_twenty_seconds_of_silence_are_nothing() -> None:
-    """A slow event loop that answers nothing for 20 s leaves READY alone."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(tokens=1, running=1)))
-    for _ in range(3):
-        machine.see(TIMEOUT, metrics=TIMEOUT, after=7)
-        assert machine.memory.state in (State.READY, State.DEGRADED)
-    for i in range(2):
-        machine.see(OK, metrics=metrics(sample(tokens=2 + i, running=1)))
-    assert machine.memory.state is State.READY
-
-
-def test_one_of_two_engines_frozen_is_not_ready() -> None:
-    """The worst engine wins, and the reason names it."""
-    machine = ready()
-    for i in range(20):
-        machine.see(OK, metrics=metrics(sample(i, 1), sample(7, 1, engine="1")))
-    assert machine.memory.state is State.NOT_READY
-    assert "engine 1" in machine.memory.notes[0].detail
-
-
-def test_old_evidence_is_not_ready() -> None:
-    """Nothing proved for 300 s, though nothing is known to be wrong: NOT_READY."""
-    machine = ready()
-    while machine.memory.state in (State.READY, State.DEGRADED):
-        machine.see(OK, metrics=metrics(), generation=machine.generation(DENIED))
-        assert machine.now < 400
-    assert machine.memory.state is State.NOT_READY
-    assert machine.codes == ["evidence.stale"]
+    machine.see(OK, listing=LISTED, metrics=broken)
+    for count, step in enumerate(machine.memory.gate.steps):
+        made = machine.generation(step=step, tokens=(count, 5, 6))
+        machine.see(OK, metrics=broken, generation=made)
+    epoch = machine.memory.epoch
+    for _ in range(2):
+        assert machine.see(OK, metrics=metrics()) is not State.SMOKE
+    assert (machine.memory.state, machine.memory.epoch) == (State.READY, epoch)
 
 
 # --- generations ----------------------------------------------------------------------------------
@@ -676,6 +500,83 @@ def test_recovery_needs_two_good_verdicts_one_of_them_a_generation() -> None:
     assert machine.see(OK, metrics=metrics()) is State.READY
 
 
+def stuck_then_moving(**health: object) -> Machine:
+    """NOT_READY for work without a step, which has just made one."""
+    machine = ready(**health)
+    while machine.memory.state is not State.NOT_READY:
+        machine.see(OK, metrics=metrics(sample(running=1)))
+    machine.see(OK, metrics=metrics(sample(tokens=9)))
+    return machine
+
+
+def test_a_bad_text_begins_the_recovery_again() -> None:
+    """Two good verdicts are two in a row, and the generation is one of them."""
+    machine = stuck_then_moving()
+    moved = metrics(sample(tokens=9))
+    assert machine.see(OK, metrics=moved, generation=machine.generation(NAN)) is State.NOT_READY
+    assert machine.see(OK, metrics=moved, generation=machine.generation()) is State.NOT_READY
+    assert machine.see(OK, metrics=moved) is State.READY
+    again = stuck_then_moving(good_verdicts=3)
+    again.see(OK, metrics=moved, generation=again.generation())
+    again.see(OK, metrics=moved, generation=again.generation(NAN))
+    for _ in range(10):
+        assert again.see(OK, metrics=moved) is State.NOT_READY
+
+
+def test_a_port_that_fails_for_a_moment_begins_the_recovery_again() -> None:
+    """One refusal takes back what was good so far, the generation included."""
+    machine = stuck_then_moving(good_verdicts=3)
+    moved = metrics(sample(tokens=9))
+    machine.see(OK, metrics=moved, generation=machine.generation())
+    machine.see(DEAD, after=1)
+    for _ in range(10):
+        assert machine.see(OK, metrics=moved) is State.NOT_READY
+    made = machine.generation(step=Step.RECOVERY)
+    assert machine.see(OK, metrics=moved, generation=made) is State.READY
+
+
+@pytest.mark.parametrize("untold", [SILENT, DENIED])
+def test_a_generation_that_told_nothing_is_no_recovery(untold: tuple[Finding, ...]) -> None:
+    """A time-out or a refusal is no passed generation, whatever the looks beside it say."""
+    machine = stuck_then_moving()
+    moved = metrics(sample(tokens=9))
+    for _ in range(2):
+        machine.see(OK, metrics=moved, generation=machine.generation(untold, Step.RECOVERY))
+    for tokens in range(10, 20):
+        assert machine.see(OK, metrics=metrics(sample(tokens=tokens))) is State.NOT_READY
+
+
+def test_a_look_that_told_nothing_is_no_good_verdict() -> None:
+    """A time-out of /health neither ends a recovery nor begins it again."""
+    machine = stuck_then_moving(good_verdicts=3)
+    made = machine.generation(step=Step.RECOVERY)
+    assert machine.see(OK, metrics=metrics(sample(9)), generation=made) is State.NOT_READY
+    assert machine.see(TIMEOUT, metrics=metrics(sample(9))) is State.NOT_READY
+    assert machine.see(OK, metrics=metrics(sample(9))) is State.READY
+
+
+def test_a_new_cause_takes_back_a_recovery() -> None:
+    """What got stuck again on its way back owes two good verdicts and a generation anew."""
+    machine = stuck_then_moving(good_verdicts=3)
+    made = machine.generation(step=Step.RECOVERY)
+    machine.see(OK, metrics=metrics(sample(tokens=9, running=1)), generation=made)
+    assert machine.codes == ["recovery.pending", "progress.none"]
+    while machine.codes != ["progress.none"]:
+        machine.see(TIMEOUT, metrics=metrics(sample(tokens=9, running=1)))
+    moved = metrics(sample(tokens=19))
+    made = machine.generation(step=Step.RECOVERY)
+    assert machine.see(OK, metrics=moved, generation=made) is State.NOT_READY
+    assert machine.see(OK, metrics=moved) is State.NOT_READY
+    assert machine.see(OK, metrics=moved) is State.READY
+    unasked = stuck_then_moving(good_verdicts=3)
+    made = unasked.generation(step=Step.RECOVERY)
+    unasked.see(OK, metrics=metrics(sample(tokens=9, running=1)), generation=made)
+    while unasked.codes != ["progress.none"]:
+        unasked.see(TIMEOUT, metrics=metrics(sample(tokens=9, running=1)))
+    for _ in range(10):
+        assert unasked.see(OK, metrics=moved) is State.NOT_READY
+
+
 def test_canaries_that_are_refused_degrade() -> None:
     """A key that is no longer right blinds the canary: DEGRADED, named as configuration."""
     machine = ready()
@@ -700,81 +601,6 @@ def test_a_failing_scrape_degrades_after_three(broken: Exposition | Failure, cod
     assert machine.codes == [code]
     assert machine.see(OK, metrics=metrics()) is State.DEGRADED
     assert machine.see(OK, metrics=metrics()) is State.READY
-
-
-# --- acceptance -----------------------------------------------------------------------------------
-
-
-def drafting(rates: tuple[float, ...], drafts: int = 200) -> Callable[[int], Exposition]:
-    """Scrapes of a server with real traffic, accepted at the given rates per draft."""
-
-    def at(turn: int) -> Exposition:
-        total = turn * drafts
-        spec = Speculation(
-            total, total * 4, sum(r * total for r in rates), tuple(r * total for r in rates)
-        )
-        return metrics(sample(tokens=turn, running=1, spec=spec))
-
-    return at
-
-
-@pytest.mark.parametrize(
-    ("rates", "code"),
-    [
-        ((0.0, 0.0, 0.0, 0.0), "acceptance.low"),
-        ((0.015, 0.0, 0.0, 0.0), "acceptance.low"),
-        ((0.8, 0.0, 0.0, 0.0), "acceptance.collapsed"),
-        ((1.0, 1.0, 1.0, 1.0), "acceptance.high"),
-    ],
-)
-def test_acceptance_out_of_its_band_degrades(rates: tuple[float, ...], code: str) -> None:
-    """Three bad windows of real traffic are DEGRADED, never NOT_READY by default."""
-    machine = ready()
-    scrape = drafting(rates)
-    for turn in range(1, 20):
-        machine.see(OK, metrics=scrape(turn))
-        assert machine.memory.state in (State.READY, State.DEGRADED)
-    assert machine.memory.state is State.DEGRADED
-    assert code in machine.codes
-
-
-@pytest.mark.parametrize("rates", [(0.73, 0.5, 0.4, 0.3), (0.27, 0.1, 0.05, 0.02)])
-def test_healthy_acceptance_is_ready(rates: tuple[float, ...]) -> None:
-    """The published healthy range raises nothing."""
-    machine = ready()
-    scrape = drafting(rates)
-    for turn in range(1, 40):
-        assert machine.see(OK, metrics=scrape(turn)) is State.READY
-
-
-def test_few_drafts_are_never_bad() -> None:
-    """Not one draft accepted, but under a full window: no verdict on acceptance."""
-    machine = ready()
-    scrape = drafting((0.0, 0.0, 0.0, 0.0), drafts=4)
-    for turn in range(1, 30):
-        assert machine.see(OK, metrics=scrape(turn)) is State.READY
-
-
-def test_low_acceptance_is_not_ready_if_opted_in() -> None:
-    """With acceptance_effect not-ready the same windows take the server out of service."""
-    machine = ready(acceptance_effect="not-ready")
-    scrape = drafting((0.01, 0.0, 0.0, 0.0))
-    for turn in range(1, 10):
-        machine.see(OK, metrics=scrape(turn))
-    assert machine.memory.state is State.NOT_READY
-    assert machine.codes[0] == "acceptance.low"
-    want = machine.wanted()
-    assert want is not None and want.tokens == 64
-
-
-def test_own_generations_are_no_traffic() -> None:
-    """Drafts counted while our own generation ran do not enter a window."""
-    machine = ready()
-    scrape = drafting((0.0, 0.0, 0.0, 0.0))
-    for turn in range(1, 20):
-        running = machine.outstanding(machine.now)
-        machine.see(OK, metrics=scrape(turn), outstanding=running)
-    assert machine.memory.engines["0"].windows == ()
 
 
 # --- draining -------------------------------------------------------------------------------------
@@ -802,6 +628,34 @@ def test_the_timeline_is_kept_and_bounded() -> None:
         machine.see(REFUSED)
         machine.to_smoke()
     assert len(machine.memory.timeline) == 64
+
+
+# --- alarms ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "raised"),
+    [
+        ("bb", False),
+        ("bbb", True),
+        ("bub", False),
+        ("bubub", True),  # unknown is neither
+        ("bbgb", False),  # in a row
+        ("bbbgg", True),
+        ("bbbggg", False),
+        ("bbbggbg", True),  # in a row as well
+        ("bbbggug", False),
+        ("bbbgggbb", False),
+        ("ggg", False),
+    ],
+)
+def test_an_alarm_counts_verdicts_in_a_row(seen: str, raised: bool) -> None:
+    """Three bad ones raise it, three good ones clear it, and what is unknown counts for neither."""
+    outcomes = {"b": Outcome.BAD, "g": Outcome.GOOD, "u": Outcome.UNKNOWN}
+    alarm = Alarm()
+    for letter in seen:
+        alarm = alarm.after(outcomes[letter], 3, 3)
+    assert alarm.raised is raised
 
 
 # --- several engines ------------------------------------------------------------------------------
@@ -979,8 +833,8 @@ def test_hidden_metrics_and_a_silent_canary_are_no_hang_while_work_goes_on() -> 
         machine.see(OK, metrics=metrics(sample(running=1, cache=i / 1000)))
     broken = Failure(FailureKind.MALFORMED, "500")
     began = machine.now
+    asked = machine.outstanding(began)
     while machine.now - began < 240:
-        asked = machine.outstanding(machine.now - 5)
         state = machine.see(OK, metrics=broken, outstanding=asked)
         assert state in (State.READY, State.DEGRADED), machine.codes
     for _ in range(40):
