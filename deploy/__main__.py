@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from deploy import environment, plan, recipe, smoke, switches, vocabulary
+from deploy import environment, plan, programs, recipe, smoke, switches, vocabulary
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
@@ -109,4 +109,4 @@ def run_vocabulary(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    programs.run(main)

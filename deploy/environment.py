@@ -50,11 +50,17 @@ LOCKS = {
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where big things live: DSPARK_CACHE, else dspark-rocm in XDG_CACHE_HOME, else in ~/.cache."""
-    if own := environ.get("DSPARK_CACHE"):
-        return Path(own).expanduser().absolute()
-    shared = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(shared).expanduser().absolute() / "dspark-rocm"
+    """Where big things live: DSPARK_CACHE, else dspark-rocm in XDG_CACHE_HOME, else in ~/.cache.
+
+    Raises SetupError for the ~ of a user that is not there.
+    """
+    own = environ.get("DSPARK_CACHE")
+    folder = own or environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        found = Path(folder).expanduser().absolute()
+    except RuntimeError as e:  # ~ of nobody
+        raise SetupError(f"cache {folder}: has no home folder; set DSPARK_CACHE to a path") from e
+    return found if own else found / "dspark-rocm"
 
 
 def key(name: str) -> str:
@@ -73,19 +79,19 @@ def ensure(name: str) -> Path:
     folder = cache_dir() / "env" / key(name)
     python = folder / "bin" / "python"
     done = folder / ".complete"
-    if done.exists():
-        return python
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        fix = "set DSPARK_CACHE to a writable folder"
-        raise SetupError(f"cache {folder.parent}: {e.strerror}; {fix}") from e
-    with _locked(folder.parent / f"{folder.name}.lock"):
         if done.exists():
             return python
-        _require_disk(folder.parent, LOCKS[name].disk_gb)
-        _make(name, folder, python)
-        done.touch()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.parent / f"{folder.name}.lock"):
+            if done.exists():
+                return python
+            _require_disk(folder.parent, LOCKS[name].disk_gb)
+            _make(name, folder, python)
+            done.touch()
+    except OSError as e:
+        where, fix = e.filename or folder.parent, "set DSPARK_CACHE to a writable folder"
+        raise SetupError(f"cache {where}: {e.strerror}; {fix}") from e
     return python
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
-from deploy import environment, recipe
+from deploy import environment, programs, recipe
 from deploy.environment import SetupError
-from deploy.files import write_whole
+from deploy.files import SecretError, read_secret, why_not_writable, write_whole
 from deploy.preflight import checks, facts
 from deploy.preflight import cli as preflight
 from deploy.preflight.findings import Unknown
@@ -438,7 +438,7 @@ def main(argv: Sequence[str] | None = None, smoke: Smoke = run_smoke) -> int:
         host = LocalHost()
         loaded = recipe.load()
         target = _target(args, host, loaded)
-        blocked = _why_not(args.out)
+        blocked = why_not_writable(args.out)
         if blocked:
             raise EvidenceError(f"--out {args.out}: {blocked}; give a file that can be written")
         found = gather(target, host, loaded, smoke)
@@ -467,20 +467,30 @@ def _target(args: argparse.Namespace, host: Host, loaded: Recipe) -> Target:
     url = args.url or f"http://127.0.0.1:{profile.ports.serve}"
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        usable = named and url.isprintable()
+        (parts.hostname or "").encode("idna")  # as a lookup of the name does
     except ValueError:
         usable = False
     if not usable or parts.username or parts.password:
         raise EvidenceError(f"--url: got {url!r}; give http://HOST:PORT of a running server")
     key = ""
     if args.api_key_file:
-        key = args.api_key_file.read_text("utf-8", errors="replace")[:4096].strip()
-        if not key or not key.isprintable() or not key.isascii():
-            raise EvidenceError(
-                f"--api-key-file {args.api_key_file}: no key in it; give a file with one line"
-            )
+        key = _key(args.api_key_file)
     model = args.model or profile.served_model_name
     return Target(profile, parts, model, args.api_key_file and args.api_key_file.absolute(), key)
+
+
+def _key(path: Path) -> str:
+    try:
+        key = read_secret(path)
+    except OSError as e:
+        raise EvidenceError(f"--api-key-file {path}: {e.strerror}; give a readable file") from e
+    except SecretError as e:
+        raise EvidenceError(f"--api-key-file {path}: {e}") from e
+    if not key:
+        raise EvidenceError(f"--api-key-file {path}: no key in it; give a file with one line")
+    return key
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -499,19 +509,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _why_not(path: Path) -> str:
-    """Why a file cannot be put there, empty if nothing speaks against it."""
-    if path.is_dir():
-        return "is a folder"
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    return "" if folder.is_dir() and os.access(folder, os.W_OK) else f"{folder}: cannot be written"
-
-
 def _say(text: str) -> None:
     print(f"evidence: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    programs.run(main)

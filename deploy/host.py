@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import environment, recipe, switches
+from deploy import environment, programs, recipe, switches
 from deploy.environment import SetupError
 from deploy.files import write_whole
 from deploy.recipe import Profile, Recipe, RecipeError
@@ -227,15 +227,19 @@ def check(values: Mapping[str, str]) -> None:
     except RecipeError as e:
         raise HostError(str(e)) from e
     for name, value in values.items():
-        if "\n" in value or "'" in value:
-            raise HostError(f"{name}: got {value!r}; leave quotes and line breaks out")
+        if not value.isprintable() or "'" in value:
+            fix = "leave quotes, line breaks and what is not UTF-8 out"
+            raise HostError(f"{name}: got {value!r}; {fix}")
     for name in SECRETS:
         if name not in values:
             continue
         path = Path(values[name])
-        if not path.is_absolute() or not path.is_file():
-            raise HostError(f"{name}: got {path}; give the absolute path of a file")
-        status = path.stat()
+        try:
+            if not path.is_absolute() or not path.is_file():
+                raise HostError(f"{name}: got {path}; give the absolute path of a file")
+            status = path.stat()
+        except OSError as e:
+            raise HostError(f"{name}: got {path}: {e.strerror}; give a file that is there") from e
         readable = status.st_mode & stat.S_IROTH or status.st_uid == HEALTH_UID
         if name in READ_BY_HEALTH and not readable:
             raise HostError(
@@ -377,4 +381,4 @@ def _run(command: Sequence[str], *, capture: bool = False) -> subprocess.Complet
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    programs.run(main)

@@ -233,7 +233,7 @@ def _json_table(name: str, value: Any) -> dict[str, Any]:
         return value
     try:
         table = json.loads(value)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise PlanError(f"--{name}: got {value!r}; give a JSON object") from e
     if not isinstance(table, dict):
         raise PlanError(f"--{name}: got {value!r}; give a JSON object")

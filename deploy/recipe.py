@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping
@@ -16,15 +17,20 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from deploy import vocabulary
+from deploy.files import read_text
 from deploy.vocabulary import Vocabulary, nearest
 
 FILE = Path(__file__).with_name("recipe.toml")
 SCHEMA = 1
 UNVERIFIED = "unverified"
+LIMIT_BYTES = 1 << 20  # ours is 10 kB
 
+# No wait is longer; 11 days, so that every clock and timer takes it.
+MOST_S = 1e6
+
+MAY_BE_ZERO = frozenset({"long_prompt_tokens"})
 # Tables that a profile lays its differences over; SHARED ones also reach a profile that does not
 # inherit the AMD server: how to speculate, and how to judge.
-MAY_BE_ZERO = frozenset({"long_prompt_tokens"})
 MERGED = ("model", "serve", "speculative", "env", "health")
 SHARED = frozenset({"speculative", "health"})
 
@@ -200,13 +206,15 @@ def load(path: Path | None = None) -> Recipe:
     """Read and check a recipe. Raises RecipeError."""
     path = path or FILE
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_text(path, LIMIT_BYTES))
     except OSError as e:
         raise RecipeError(f"{path}: cannot be read ({e.strerror}); give a recipe file") from e
     except UnicodeDecodeError as e:
         raise RecipeError(f"{path}: is not UTF-8 text ({e.reason}); save it as UTF-8") from e
     except tomllib.TOMLDecodeError as e:
         raise RecipeError(f"{path}: is not TOML: {e}; mend that line") from e
+    except RecursionError as e:
+        raise RecipeError(f"{path}: is not a recipe: tables in tables without end") from e
     return _Reader(path, vocabulary.load()).recipe(data)
 
 
@@ -218,6 +226,7 @@ class _Reader:
         self.words = words
 
     def recipe(self, data: Mapping[str, Any]) -> Recipe:
+        self.refuse_unfit("", data)
         self.refuse_unknown("", data, {"schema", "vllm", "ports", "reference", "profiles", *MERGED})
         if data.get("schema") != SCHEMA:
             raise self.refusal("schema", data.get("schema"), f"this code reads schema {SCHEMA}")
@@ -228,6 +237,9 @@ class _Reader:
             fix = f"deploy/vocabulary.json is for {self.words.vllm_version}: write it again"
             raise self.refusal("vllm.version", vllm.version, fix)
         ports = self.read(Ports, "ports", self.table(data, "ports"))
+        for name, port in dataclasses.asdict(ports).items():
+            if not 1 <= port <= 65535:
+                raise self.refusal(f"ports.{name}", port, "give a port from 1 to 65535")
         reference = self.read(Reference, "reference", self.table(data, "reference"))
         common = {part: self.table(data, part) for part in MERGED}
         self.check_parts("", common)
@@ -244,7 +256,7 @@ class _Reader:
                 name=name,
                 evidence=self.text(key, table, "evidence"),
                 note=self.text(key, table, "note"),
-                model=self.read(Model, f"{key}.model", parts["model"]),
+                model=self.model(f"{key}.model", parts["model"]),
                 serve=parts["serve"],
                 speculative=parts["speculative"] or None,
                 env=parts["env"],
@@ -269,8 +281,9 @@ class _Reader:
         if not isinstance(inherit, bool):
             raise self.refusal(f"{key}.inherit", inherit, "give true or false")
         like = table.get("like")
-        if like is not None and (like not in tables or "like" in tables[like]):
-            one_of = ", ".join(n for n in tables if f"profiles.{n}" != key)
+        alone = [n for n, t in tables.items() if isinstance(t, dict) and "like" not in t]
+        if like is not None and like not in alone:
+            one_of = ", ".join(n for n in alone if f"profiles.{n}" != key)
             raise self.refusal(f"{key}.like", like, f"name a profile that stands alone: {one_of}")
         own = {part: self.table(table, part, key, required=False) for part in MERGED}
         self.check_parts(key, own)
@@ -319,13 +332,17 @@ class _Reader:
                     f"{at}env.{name}", value, "environment values are strings: quote"
                 )
 
+    def model(self, key: str, table: Mapping[str, Any]) -> Model:
+        model = self.read(Model, key, table)
+        if not model.id.strip() or model.id.startswith("-"):
+            raise self.refusal(f"{key}.id", model.id, "name a model of a hub, or a folder")
+        return model
+
     def health(self, key: str, table: Mapping[str, Any]) -> Health:
         health = self.read(Health, key, table)
         for setting, value in dataclasses.asdict(health).items():
-            if isinstance(value, bool) or (setting in MAY_BE_ZERO and value == 0):
-                continue
-            if isinstance(value, int | float) and value <= 0:
-                raise self.refusal(f"{key}.{setting}", value, "give a number above 0")
+            if setting.endswith("_s") and value > MOST_S:
+                raise self.refusal(f"{key}.{setting}", value, f"give seconds, to {MOST_S:g}")
         for rate in ("acceptance_floor", "acceptance_ceiling"):
             if not getattr(health, rate) <= 1:
                 raise self.refusal(f"{key}.{rate}", getattr(health, rate), "give a fraction to 1")
@@ -346,6 +363,8 @@ class _Reader:
             if not _fits(table[f.name], hints[f.name]):
                 fix = f"give {_article(_type_name(hints[f.name]))}"
                 raise self.refusal(f"{key}.{f.name}", table[f.name], fix)
+            if not _is_amount(f.name, table[f.name]):
+                raise self.refusal(f"{key}.{f.name}", table[f.name], "give a number above 0")
         return kind(**table)
 
     def table(
@@ -368,6 +387,23 @@ class _Reader:
             raise self.refusal(f"{key}.{name}", value, fix)
         return value
 
+    def refuse_unfit(self, key: str, value: object) -> None:
+        """Nothing that would break a line, an argument or a sum, wherever it stands."""
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                if not name.isprintable():
+                    raise self.refusal(key or "keys", name, "leave control characters out")
+                self.refuse_unfit(f"{key}.{name}" if key else name, inner)
+        elif isinstance(value, list):
+            for i, inner in enumerate(value):
+                self.refuse_unfit(f"{key}[{i}]", inner)
+        elif isinstance(value, str) and not value.isprintable():
+            raise self.refusal(key, value, "leave control characters out")
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise self.refusal(key, hex(value), "give a number of 64 bits")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise self.refusal(key, value, "give a finite number")
+
     def refuse_unknown(self, at: str, table: Mapping[str, Any], known: Collection[str]) -> None:
         for name in table:
             if name not in known:
@@ -379,6 +415,13 @@ class _Reader:
         shown = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         return RecipeError(f"{self.path}: {key}: got {shown}; {fix}")
+
+
+def _is_amount(setting: str, value: object) -> bool:
+    """Whether a value is above 0, where it is a number and the setting is none of MAY_BE_ZERO."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    return value > 0 or (setting in MAY_BE_ZERO and value == 0)
 
 
 def _same(a: object, b: object) -> bool:

@@ -42,7 +42,8 @@ class Intent:
     def cudagraph_mode(self) -> str | None:
         """The graph mode that the flags ask for, None when vLLM chooses."""
         config = self.serve.get("compilation-config")
-        return config.get("cudagraph_mode") if isinstance(config, dict) else None
+        mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
+        return None if mode is None else str(mode)
 
 
 @dataclass(frozen=True)

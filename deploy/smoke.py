@@ -28,6 +28,7 @@ SIZES = {"full": "--full", "quick": "--quick"}
 COMPOSE = environment.ROOT / "deploy" / "compose.yaml"
 KFD = Path("/dev/kfd")
 DEFAULT_PROFILE = "mi355x"
+ENGINE_S = 30.0  # within which an engine answers, or there is none
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,10 @@ def gpu_engine() -> bool:
     docker = shutil.which("docker")
     if not (docker and KFD.exists() and COMPOSE.exists()):
         return False
-    asked = subprocess.run([docker, "version"], capture_output=True, check=False, timeout=30)
+    try:
+        asked = subprocess.run([docker, "version"], capture_output=True, timeout=ENGINE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return asked.returncode == 0
 
 

@@ -88,7 +88,11 @@ def run_as_given(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    os.execv(program, list(arguments))
+    try:
+        os.execv(program, list(arguments))
+    except OSError as e:  # such as a script that does not say what runs it
+        print(f"entrypoint: {program}: {e.strerror}; name a program", file=sys.stderr)
+        return 2
 
 
 def make_plan(extra: Sequence[str]) -> Plan:

@@ -15,6 +15,7 @@ The exit code is the server's. Exit code 1 before it starts: a file cannot be re
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import shutil
@@ -26,6 +27,10 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, BinaryIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from deploy.files import SecretError, read_secret
 
 ENTRYPOINT = Path(__file__).with_name("entrypoint.py")
 SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
@@ -57,7 +62,7 @@ class LogFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._begin()
         except OSError as e:
-            fix = "mount a folder there that can be written, or leave it unset"
+            fix = "give a file in a folder that can be written, or leave it unset"
             raise LaunchError(f"{LOG}: {path}: {e.strerror}; {fix}") from e
 
     def write(self, data: bytes) -> None:
@@ -71,6 +76,9 @@ class LogFile:
             self._file = None
 
     def _begin(self) -> None:
+        if self._path.exists() and not self._path.is_file():
+            # Renaming it would take a device, or a folder with all that is in it, from its place.
+            raise OSError(errno.EINVAL, "is there and is no file", str(self._path))
         if self._path.exists():
             self._path.replace(self._path.with_name(self._path.name + ".1"))
         self._file = self._path.open("ab", buffering=0)
@@ -100,16 +108,13 @@ def read_secrets(environ: MutableMapping[str, str]) -> None:
         if not path:
             continue
         try:
-            value = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as e:
-            reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
+            value = read_secret(Path(path))
+        except OSError as e:
             raise LaunchError(
-                f"{name}_FILE: {path}: {reason}; mount a readable file, or leave it unset"
+                f"{name}_FILE: {path}: {e.strerror}; mount a readable file, or leave it unset"
             ) from e
-        if len(value.split()) > 1:
-            raise LaunchError(
-                f"{name}_FILE: {path}: holds more than one word; give the secret only"
-            )
+        except SecretError as e:
+            raise LaunchError(f"{name}_FILE: {path}: {e}") from e
         if value:
             environ[name] = value
 

@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from deploy import recipe
+from deploy.files import write_whole
 from deploy.recipe import RecipeError
 from patches import apply, series, show, tree
 from patches.audit.audit import Scope
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         check_carried(proven)
         proven["audit"] = audit(root)
         proven["load_check"] = load(root, loaded)
-        Path(arguments[0]).write_text(show.as_json(proven) + "\n", encoding="utf-8")
+        write(Path(arguments[0]), show.as_json(proven) + "\n")
     except (Refusal, RecipeError, PatchesError, NotProvenError) as e:
         print(f"prove: {e}", file=sys.stderr)
         return 1
@@ -112,6 +113,14 @@ def load(root: Path, loaded: series.Series) -> dict[str, Any]:
     doubt = "" if found.reached(LOADED) else "warning: "
     print(f"prove: {doubt}load check: {found.sentence()}", flush=True)
     return found.as_data()
+
+
+def write(file: Path, text: str) -> None:
+    """The provenance, whole or not at all. Raises NotProvenError where it cannot be written."""
+    try:
+        write_whole(file, text)
+    except OSError as e:
+        raise NotProvenError(f"{file}: {e.strerror}; name a file that can be written") from e
 
 
 if __name__ == "__main__":

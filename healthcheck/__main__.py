@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deploy import programs
+
 # `explain` runs on a bare Python: what the other commands need is imported by them.
 if TYPE_CHECKING:
     from healthcheck.answers import Answer
@@ -25,13 +27,27 @@ ELSEWHERE = {
     "smoke": "look at a server once and judge it",
     "explain": "name the cause in a server's log",
 }
+# What a bare Python lacks of them.
+NEEDED = ("prometheus_client", "requests", "starlette", "urllib3", "uvicorn")
 ASK_S = 5.0
 POLL_S = 1.0
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand."""
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _main(sys.argv[1:] if argv is None else argv)
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] not in NEEDED:
+            raise
+        fix = "run it with what `python3 -m deploy environment health` prints"
+        print(
+            f"healthcheck: {e.name} is not installed for {sys.executable}; {fix}", file=sys.stderr
+        )
+        return UNKNOWN
+
+
+def _main(argv: list[str]) -> int:
     if argv and argv[0] in ELSEWHERE:
         module = importlib.import_module(f"healthcheck.{argv[0]}")
         return int(module.main(argv[1:]))
@@ -115,12 +131,13 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_wait(args: argparse.Namespace) -> int:
     """Ask until good or out of time; every change is told on stderr, the last line on stdout."""
+    from deploy.recipe import MOST_S
     from healthcheck import settings
     from healthcheck.client import Client
     from healthcheck.settings import SettingsError
 
-    if args.timeout < 0:
-        raise SettingsError(f"--timeout: got {args.timeout}; give seconds, 0 or more")
+    if not 0 <= args.timeout <= MOST_S:
+        raise SettingsError(f"--timeout: got {args.timeout}; give seconds from 0 to {MOST_S:g}")
     client = Client(settings.url("--url", args.url))
     until = time.monotonic() + args.timeout
     told = ""
@@ -150,4 +167,4 @@ def _code(answer: Answer) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    programs.run(main)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from healthcheck.explain import Explainer
-from healthcheck.log_follow import Tail
-from healthcheck.startup import Startup
+from healthcheck.explain.following import Tail
+from healthcheck.explain.startup import Startup
 from healthcheck.verdict import State
 
 PAUSE_S = 1.0  # between two looks

@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,8 @@ class GrpcHealth:
 
     def __init__(self, loop: Loop, host: str, port: int) -> None:
         """Take the port. Raises SettingsError without the extra, or if the port cannot be had."""
+        # The library tells a bind that fails in words of its own, beside ours.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
             import grpc
             from grpc_health.v1 import health, health_pb2, health_pb2_grpc

@@ -11,17 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from healthcheck import exposition, listing, verdict
 from healthcheck.answers import Answer, Failure
 from healthcheck.cause import Cause, Log
 from healthcheck.client import Cancel, Client
+from healthcheck.explain.startup import Startup
 from healthcheck.generate import Generator
 from healthcheck.provenance import Provenance
-from healthcheck.startup import Startup
 from healthcheck.verdict import Generation, Memory, Outstanding, Policy, Reading, Verdict, Want
+from healthcheck.words import one_line
 
 # The loop's own liveness: a turn is three questions at most, each with a deadline.
 TURN_LIMIT_S = 60.0
@@ -62,28 +63,6 @@ class Runner(Protocol):
 
     def stop(self) -> None:
         """Abort the one that runs, so that the server stops working on it."""
-
-
-class InlineRunner:
-    """Runs each generation to its end inside `start`: for tests and for one-shot commands."""
-
-    def __init__(self, generator: Generator) -> None:
-        self._generator = generator
-        self._finished: Generation | None = None
-
-    def start(self, want: Want, model: str, now: float) -> None:
-        """Run it; its times are `now`, whatever it took."""
-        finished = self._generator.run(want, model)
-        self._finished = replace(finished, started_at=now, ended_at=now)
-
-    def poll(self, now: float) -> tuple[Generation | None, Outstanding | None]:
-        """The one that `start` ran."""
-        del now
-        finished, self._finished = self._finished, None
-        return finished, None
-
-    def stop(self) -> None:
-        """Nothing runs between turns."""
 
 
 class ThreadRunner:
@@ -169,11 +148,6 @@ class Loop:
         self._snapshot = self._take(now)
 
     @property
-    def policy(self) -> Policy:
-        """What the server is expected to be."""
-        return self._policy
-
-    @property
     def clock(self) -> Callable[[], float]:
         """The clock of every time in a snapshot."""
         return self._clock
@@ -235,10 +209,11 @@ class Loop:
         self._snapshot = self._take(reading.at)
         cause = self._snapshot.cause
         if memory.state is not before:
-            self._say(f"health: {before} -> {self._snapshot.verdict.line}")
+            self._say(one_line(f"health: {before} -> {self._snapshot.verdict.line}"))
         if cause is not None and cause != self._told:
             self._told = cause
-            self._say(f"health: the server's log says {cause.headline}; {cause.remedy}")
+            told = f"health: the server's log says {cause.headline}; {cause.remedy}"
+            self._say(one_line(told))
         if memory.outstanding is not None and memory.outstanding.epoch != memory.epoch:
             self._runner.stop()  # it was asked of an engine that is gone
         want = verdict.wants(memory, reading.at, policy)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from healthcheck import plots
+from healthcheck.words import clean
 
 REFRESH_S = 5
 # What a browser may load for this page: nothing but its own style.
@@ -297,4 +298,4 @@ def _word(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    return html.escape(str(value))
+    return html.escape(clean(str(value)))

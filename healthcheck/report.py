@@ -19,6 +19,7 @@ from healthcheck.loop import Snapshot
 from healthcheck.reasons import Note
 from healthcheck.settings import Settings
 from healthcheck.verdict import EngineMemory, Memory, State
+from healthcheck.words import one_line
 
 SCHEMA = 1
 _STATUS = {State.READY: "pass", State.DEGRADED: "warn"}
@@ -260,4 +261,4 @@ def verbose(snapshot: Snapshot, now: float) -> str:
     if snapshot.cause is not None:
         # The line of the log itself is for /report: this surface is open.
         lines.append(f"cause: {snapshot.cause.id}; {snapshot.cause.remedy}")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{one_line(line)}\n" for line in lines)

@@ -162,9 +162,10 @@ def listen(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        host.encode("idna")  # bind raises TypeError for a name that cannot be looked up
         sock.bind((host, port))
         sock.listen(128)
-    except (OSError, OverflowError) as e:
+    except (OSError, OverflowError, UnicodeError) as e:
         sock.close()
         if isinstance(e, OSError) and e.errno == errno.EADDRINUSE:
             fix = "the port is in use: stop what holds it or give another --port"

@@ -8,13 +8,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from deploy import recipe
+from deploy.files import SecretError, read_secret
 from deploy.recipe import RecipeError
 from healthcheck.client import Secret
 from healthcheck.verdict import Policy
 
 # A readiness probe every 5 s has seen the drain by then, and the endpoint is out of rotation.
 DRAIN_S = 6.0
-SECRET_LIMIT_BYTES = 4096
 
 
 class SettingsError(ValueError):
@@ -87,8 +87,8 @@ def make(
         raise SettingsError(f"--grpc-port: got {grpc_port}; give a port from 1 to 65535")
     if grpc_port is not None and grpc_port == port:
         raise SettingsError(f"--grpc-port: got {grpc_port}, which is --port; give another")
-    if drain_s < 0:
-        raise SettingsError(f"--drain: got {drain_s}; give seconds, 0 or more")
+    if not 0 <= drain_s <= recipe.MOST_S:
+        raise SettingsError(f"--drain: got {drain_s}; give seconds from 0 to {recipe.MOST_S:g}")
     speculates = chosen.speculative is not None and speculation
     policy = Policy(chosen.health, model or chosen.served_model_name, speculates)
     return Settings(
@@ -97,8 +97,8 @@ def make(
         policy,
         host,
         port,
-        _secret("--api-key-file", api_key_file),
-        _secret("--token-file", token_file),
+        secret("--api-key-file", api_key_file),
+        secret("--token-file", token_file),
         log,
         drain_s,
         grpc_port,
@@ -110,7 +110,9 @@ def url(setting: str, value: str) -> str:
     fix = "give an address such as http://127.0.0.1:8000"
     try:
         parts = urlsplit(value)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        usable = named and value.isprintable()
+        (parts.hostname or "").encode("idna")  # as a lookup of the name does
     except ValueError:
         usable = False
     if not usable:
@@ -122,18 +124,16 @@ def url(setting: str, value: str) -> str:
     return value.rstrip("/")
 
 
-def _secret(setting: str, path: Path | None) -> Secret | None:
+def secret(setting: str, path: Path | None) -> Secret | None:
+    """The secret of a file, None without one. Raises SettingsError."""
     if path is None:
         return None
     try:
-        with path.open("rb") as file:
-            raw = file.read(SECRET_LIMIT_BYTES + 1)
+        value = read_secret(path)
+        if not value:
+            raise SecretError
     except OSError as e:
         raise SettingsError(f"{setting}: {path} cannot be read ({e.strerror}); mend it") from e
-    try:
-        value = raw.decode("ascii").strip()
-    except UnicodeDecodeError:
-        value = ""
-    if not value or len(raw) > SECRET_LIMIT_BYTES or not value.isprintable() or " " in value:
-        raise SettingsError(f"{setting}: {path} holds no secret; write one line of ASCII into it")
+    except SecretError as e:
+        raise SettingsError(f"{setting}: {path} {e}") from e
     return Secret(value)

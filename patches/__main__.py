@@ -24,10 +24,23 @@ def main(argv: list[str] | None = None) -> int:
     holds no vLLM. 130, 141: interrupted, or nobody reads the output.
     """
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["audit"]:  # its options are its own; argparse would claim those it knows
-        audit: int = importlib.import_module("patches.audit.cli").main(argv[1:])
-        return audit
-    arguments = _parser().parse_args(argv)
+    try:
+        if argv[:1] == ["audit"]:  # its options are its own; argparse would claim those it knows
+            code: int = importlib.import_module("patches.audit.cli").main(argv[1:])
+        else:
+            code = _run(_parser().parse_args(argv))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except KeyboardInterrupt:
+        return _fail(
+            "interrupted: the tree carries all of the series or none: see --check", INTERRUPTED
+        )
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         loaded = series.load()
         if arguments.command == "show":
@@ -41,13 +54,6 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(str(error), MISUSE)
     except PatchesError as error:
         return _fail(str(error), FAILED)
-    except BrokenPipeError:  # the reader, such as head, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_GONE
-    except KeyboardInterrupt:
-        return _fail(
-            "interrupted: the tree carries all of the series or none: see --check", INTERRUPTED
-        )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -49,7 +49,7 @@ def built(file: Path = BUILT) -> dict[str, Any] | None:
         return {name: data[name] for name in ("audit", "load_check")}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PatchesError(f"{file}: is not what the build wrote: {error!r}") from error
 
 

@@ -27,14 +27,18 @@ def find(root: Path) -> Tree:
 
     Raises `TreeError` for a wheel, an absent folder, or one without vLLM in it.
     """
-    if root.is_file():
-        kind = "a wheel" if root.suffix == ".whl" else "a file"
-        raise TreeError(f"{root}: is {kind}: unpack it and name the folder that then holds vllm/")
-    if not root.is_dir():
-        raise TreeError(f"{root}: does not exist: name the folder that holds vllm/")
-    for package in (root / "vllm", root.resolve()):
-        if package.name == "vllm" and (package / "__init__.py").is_file():
-            return Tree(package, _version(package))
+    try:
+        if root.is_file():
+            kind = "a wheel" if root.suffix == ".whl" else "a file"
+            fix = "unpack it and name the folder that then holds vllm/"
+            raise TreeError(f"{root}: is {kind}: {fix}")
+        if not root.is_dir():
+            raise TreeError(f"{root}: does not exist: name the folder that holds vllm/")
+        for package in (root / "vllm", root.resolve()):
+            if package.name == "vllm" and (package / "__init__.py").is_file():
+                return Tree(package, _version(package))
+    except OSError as error:  # no right to look into it, or a name that is too long
+        raise TreeError(f"{root}: {error.strerror}: name the folder that holds vllm/") from error
     raise TreeError(f"{root}: holds no vllm/ package: name site-packages or a vLLM checkout")
 
 

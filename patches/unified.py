@@ -20,16 +20,20 @@ class DiffError(ValueError):
 
 @dataclass(frozen=True)
 class Hunk:
-    """One change. Line numbers count from 1; lines keep their line endings."""
+    """One change. Line numbers count from 1; lines keep their line endings.
+
+    `at_end`: fewer lines of context follow the change than lead to it, because the file ends there.
+    """
 
     old_start: int
     old_lines: tuple[bytes, ...]
     new_start: int
     new_lines: tuple[bytes, ...]
+    at_end: bool
 
     def reversed(self) -> "Hunk":
         """The hunk that undoes this one."""
-        return Hunk(self.new_start, self.new_lines, self.old_start, self.old_lines)
+        return Hunk(self.new_start, self.new_lines, self.old_start, self.old_lines, self.at_end)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class FileDiff:
     def apply(self, content: bytes, *, reverse: bool = False) -> bytes:
         """Return `content` with the hunks applied.
 
-        Raises `DiffError` if any line differs from what the hunk expects at that line number.
+        Raises `DiffError` if any line differs from what the hunk expects at that line number, or if
+        lines follow where the hunk has the file end, as GNU patch does.
         """
         lines = _split(content)
         result: list[bytes] = []
@@ -53,7 +58,8 @@ class FileDiff:
             end = start + len(hunk.old_lines)
             result += lines[taken:start]
             new_start = hunk.new_start - 1 if hunk.new_lines else hunk.new_start
-            if len(result) != new_start or tuple(lines[start:end]) != hunk.old_lines:
+            fits = tuple(lines[start:end]) == hunk.old_lines and len(result) == new_start
+            if not fits or (hunk.at_end and end < len(lines)):
                 raise DiffError(f"{self.path}: the hunk at line {hunk.old_start} does not fit")
             result += hunk.new_lines
             taken = end
@@ -142,15 +148,18 @@ def _hunk(reader: _Reader) -> Hunk:
     )
     old: list[bytes] = []
     new: list[bytes] = []
+    tags = b""
     while len(old) < old_count or len(new) < new_count:
         tag, text = _hunk_line(reader)
+        tags += tag
         if tag in b" -":
             old.append(text)
         if tag in b" +":
             new.append(text)
     if (len(old), len(new)) != (old_count, new_count):
         raise DiffError(f"the hunk at line {old_start} is longer than its header says")
-    return Hunk(old_start, tuple(old), new_start, tuple(new))
+    leading, trailing = (len(tags) - len(rest) for rest in (tags.lstrip(b" "), tags.rstrip(b" ")))
+    return Hunk(old_start, tuple(old), new_start, tuple(new), trailing < leading)
 
 
 def _hunk_line(reader: _Reader) -> tuple[bytes, bytes]:

@@ -9,13 +9,17 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any, Protocol
+
+from deploy.files import read_text
 
 # No file below /sys or /proc that is read here is longer; a longer one is not what it seems.
 TEXT_LIMIT = 1 << 20
+NOTES_LIMIT = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ class LocalHost:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            address.encode("idna")  # bind raises TypeError for a name that cannot be looked up
             try:
                 server.bind((address, port))
                 server.listen(1)
@@ -208,9 +213,9 @@ class RecordedHost:
         self.tree = tree
         notes = tree / "host.json"
         self._is_later = False
-        self.notes: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
-        if not tree.is_dir() or not isinstance(self.notes, dict):
+        if not tree.is_dir():
             raise ValueError(f"{tree}: is not a recorded machine; give a folder with host.json")
+        self.notes = _read_notes(notes) if notes.exists() else {}
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -294,6 +299,53 @@ class RecordedHost:
             code = getattr(errno, noted)
             raise OSError(code, os.strerror(code), path)
         return self.tree / path.lstrip("/")
+
+
+# What the notes may hold: a type, and of tables and lists also what each value in them is.
+_NOTES: Mapping[str, tuple[type | UnionType, Callable[[Any], bool]]] = {
+    "environ": (dict, lambda value: isinstance(value, str)),
+    "hostname": (str, bool),
+    "now": (int | float, bool),
+    "stat": (dict, lambda value: _is_table_of(value, int | float, "mode uid gid size mtime")),
+    "errors": (dict, lambda value: isinstance(value, str) and hasattr(errno, value)),
+    "read_only": (list, lambda value: isinstance(value, str)),
+    "disks": (dict, lambda value: _is_table_of(value, int, "total free") and len(value) == 2),
+    "busy_ports": (list, lambda value: isinstance(value, int)),
+    "packages": (dict, lambda value: isinstance(value, str | None)),
+    "gpu_library": (list, lambda value: _is_smi_gpu(value)),
+    "later": (dict, lambda value: isinstance(value, str)),
+}
+
+
+def _read_notes(path: Path) -> dict[str, Any]:
+    """The notes of a recorded machine. Raises OSError, or ValueError in one line."""
+    fix = "give notes as RecordedHost tells them"
+    try:
+        notes = json.loads(read_text(path, NOTES_LIMIT))
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"{path}: is not JSON ({str(e)[:80]}); {fix}") from e
+    if not isinstance(notes, dict):
+        raise ValueError(f"{path}: is no table; {fix}")
+    for name, noted in notes.items():
+        kind, holds = _NOTES.get(name, (type(None), bool))
+        inner = noted.values() if isinstance(noted, dict) else noted
+        is_fit = isinstance(noted, kind) and name in _NOTES
+        if not is_fit or (isinstance(noted, dict | list) and not all(map(holds, inner))):
+            raise ValueError(f"{path}: {name}: got {json.dumps(noted)[:80]}; {fix}")
+    return notes
+
+
+def _is_table_of(value: Any, kind: type | UnionType, names: str) -> bool:
+    return isinstance(value, dict) and all(
+        name in names.split() and isinstance(inner, kind) for name, inner in value.items()
+    )
+
+
+def _is_smi_gpu(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return False
+    rest = {name: inner or 0 for name, inner in value.items() if name != "name"}
+    return _is_table_of(rest, int, "vram_total vram_used")
 
 
 def _smi_gpu(library: Any, handle: Any) -> SmiGpu:

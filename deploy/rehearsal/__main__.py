@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy import recipe
-from deploy.environment import cache_dir
+from deploy import programs, recipe
+from deploy.environment import SetupError, cache_dir
 from deploy.recipe import RecipeError
 from deploy.rehearsal import drills
 from deploy.rehearsal.errors import RehearsalError
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 is success, 1 a rehearsal that cannot start, 2 a misuse."""
     try:
         return _run(_parser().parse_args(arguments))
-    except (RehearsalError, RecipeError) as error:
+    except (RehearsalError, RecipeError, SetupError) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, RehearsalError) else 1
 
@@ -92,4 +92,4 @@ def _port(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    programs.run(main)

@@ -74,6 +74,8 @@ def check_port_free(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+    except UnicodeError as error:
+        raise RehearsalError(f"--host {host}: is no name of a host", exit_code=2) from error
     except OSError as error:
         raise RehearsalError(
             f"port {port} on {host}: {error.strerror}: stop what listens there or give --port"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from deploy import recipe
 from deploy.rehearsal.environment import check_fault
+from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.server import PROFILE, check_platform, check_port_free
 from healthcheck import explain
 from healthcheck import smoke as test
@@ -85,14 +86,14 @@ def rehearsal(
 ) -> Iterator[Running]:
     """Start both processes; stop them by pid on the way out, however that is taken.
 
-    Raises RehearsalError before anything is started: an unknown fault, a port that is taken, or an
-    environment without vLLM.
+    Raises RehearsalError before anything is started: an unknown fault, a port that is taken, an
+    environment without vLLM, or a folder of logs that cannot be written.
     """
     check_fault(environ.get("REHEARSAL_FAULT"))
     check_platform(recipe.load().vllm.version)
     for port in (server_port, health_port):
         check_port_free(HOST, port)
-    logs.mkdir(parents=True, exist_ok=True)
+    _make(logs)
     profile = recipe.load().profile(PROFILE)
     grace_s = float(profile.serve["shutdown-timeout"]) + _KILL_AFTER_S
     server_url = f"http://{HOST}:{server_port}"
@@ -114,6 +115,17 @@ def rehearsal(
             reversed(children), (_KILL_AFTER_S, grace_s)[-len(children) :], strict=True
         ):
             child.stop(seconds)
+
+
+def _make(logs: Path) -> None:
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        for name in ("server", "health"):
+            (logs / f"{name}.log").open("wb").close()
+    except OSError as error:
+        raise RehearsalError(
+            f"{error.filename}: {error.strerror}: logs go there: make it writable"
+        ) from error
 
 
 def run(server_port: int, health_port: int, say: Callable[[str], None]) -> int:

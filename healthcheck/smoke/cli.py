@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from deploy import recipe, switches
-from deploy.files import write_whole
+from deploy.files import why_not_writable, write_whole
 from deploy.recipe import RecipeError
 from healthcheck import settings
 from healthcheck.client import Client, Secret
@@ -61,7 +61,7 @@ class Files:
     def check(self) -> None:
         """Refuse what cannot be written before a test of minutes is run. Raises Misuse."""
         for option, path in self.named():
-            blocked = _why_not(path)
+            blocked = why_not_writable(path)
             if blocked:
                 raise Misuse(f"--{option} {path}: {blocked}; give a file that can be written")
 
@@ -69,18 +69,6 @@ class Files:
         """The options that were given, with their paths."""
         given = (("json", self.json), ("junit", self.junit), ("html", self.html))
         return [(option, path) for option, path in given if path is not None]
-
-
-def _why_not(path: Path) -> str:
-    """Why a file cannot be put there, empty if nothing speaks against it."""
-    if path.is_dir():
-        return "is a folder"
-    folder = path.parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir():
-        return f"{folder} is not a folder"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written to"
 
 
 def main(argv: list[str]) -> int:
@@ -103,7 +91,7 @@ def _smoke(argv: Sequence[str]) -> int:
     files.check()
     profile = recipe.load(switches.recipe_file(os.environ)).profile(args.profile)
     connect_s = profile.health.connect_timeout_s
-    key = _key(args.api_key_file)
+    key = settings.secret("--api-key-file", args.api_key_file)
     target = Target(
         client=Client(settings.url("URL", args.url), connect_timeout_s=connect_s, key=key),
         profile=profile,
@@ -210,17 +198,6 @@ def finish(
     return report.exit_code
 
 
-def _key(path: Path | None) -> Secret | None:
-    if path is None:
-        return None
-    try:
-        return Secret(path.read_text("utf-8").strip())
-    except OSError as e:
-        raise Misuse(f"--api-key-file {path}: {e.strerror}; give a file with the key") from None
-    except UnicodeDecodeError:
-        raise Misuse(f"--api-key-file {path}: not text; give a file with the key") from None
-
-
 def _client(option: str, url: str | None, connect_s: float, key: Secret | None) -> Client | None:
     if url is None:
         return None
@@ -234,7 +211,7 @@ def _baseline(given: str | None, connect_s: float, key: Secret | None) -> Client
 
 
 def _seconds(text: str) -> float:
-    return _number(text, 0.0, 1e6, "seconds, 0 or more")
+    return _number(text, 0.0, recipe.MOST_S, f"seconds from 0 to {recipe.MOST_S:g}")
 
 
 def _share(text: str) -> float:

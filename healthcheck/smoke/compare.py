@@ -10,7 +10,7 @@ from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
 from healthcheck.smoke.figures import Spread, ratio
 from healthcheck.smoke.results import Level, Report
-from healthcheck.smoke.words import clean
+from healthcheck.words import clean
 
 # A speed may differ by this much between two runs of one server before it is called a change.
 TOLERANCE = 0.1

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Report
-from healthcheck.smoke.words import clean
+from healthcheck.words import clean
 
 # A failure is bad; what could not be told is JUnit's error; what was not judged is skipped.
 _TAGS = {Outcome.BAD: "failure", Outcome.UNKNOWN: "error"}

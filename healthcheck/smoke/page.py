@@ -11,7 +11,7 @@ from healthcheck.judge import Outcome
 from healthcheck.plots import Column, columns
 from healthcheck.smoke.results import Report
 from healthcheck.smoke.terminal import MARKS, VERDICTS
-from healthcheck.smoke.words import clean
+from healthcheck.words import clean
 
 _STYLE = """
 :root{color-scheme:light dark;--good:#1a7f37;--bad:#b3261e;--unknown:#8a5a00;--none:#6e7781;

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from deploy.files import write_whole
+from deploy.files import read_text, write_whole
 from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
 from healthcheck.reasons import remedy
 from healthcheck.smoke.figures import Spread
 
 SCHEMA = 2
+LIMIT_BYTES = 16 << 20  # a report is 20 kB
 VERDICTS = ("good", "bad", "unknown")  # by exit code
 
 
@@ -147,7 +150,7 @@ class Report:
 def read(path: Path) -> Report:
     """A report that `write` made. Raises ReportError."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(read_text(path, LIMIT_BYTES))
     except OSError as e:
         raise ReportError(f"{path}: {e.strerror}; give a report of `smoke --json`") from None
     except (ValueError, RecursionError) as e:
@@ -161,7 +164,7 @@ def read(path: Path) -> Report:
         )
     try:
         return _report(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         detail = f"{type(e).__name__}: {e}"[:120]
         raise ReportError(f"{path}: not a whole report ({detail}); make it again") from None
 
@@ -173,16 +176,55 @@ def _report(data: Mapping[str, Any]) -> Report:
     own["levels"] = [_level(row) for row in own["levels"]]
     own["long_prompts"] = [LongPrompt(**row) for row in own["long_prompts"]]
     if own["acceptance"] is not None:
-        seen = own["acceptance"]
-        pairs = tuple((float(low), float(high)) for low, high in seen["intervals"])
-        rates = tuple(float(rate) for rate in seen["per_position"])
-        own["acceptance"] = Acceptance(**{**seen, "per_position": rates, "intervals": pairs})
+        row = own["acceptance"]
+        pairs = tuple((float(low), float(high)) for low, high in row["intervals"])
+        rates = tuple(float(rate) for rate in row["per_position"])
+        own["acceptance"] = Acceptance(**{**row, "per_position": rates, "intervals": pairs})
     if own["speed_up"] is not None:
         own["speed_up"] = SpeedUp(**own["speed_up"])
-    return Report(**own)
+    made = Report(**own)
+    seen = made.acceptance
+    if seen is not None and len(seen.per_position) != len(seen.intervals):
+        raise ValueError("acceptance has another number of intervals than of positions")
+    wrong = _unfit(made)
+    if wrong:
+        raise ValueError(f"{wrong} is not of its type")
+    return made
 
 
 def _level(row: Mapping[str, Any]) -> Level:
     spreads = {name: Spread(**row[name]) for name in ("first_s", "gap_s")}
     rates = tuple(float(rate) for rate in row["request_rates"])
     return Level(**{**row, **spreads, "request_rates": rates})
+
+
+def _unfit(made: Any, at: str = "") -> str:
+    """The first field that does not hold what its annotation says, empty if all do."""
+    for name, hint in get_type_hints(type(made)).items():
+        value = getattr(made, name)
+        if not _fits(value, hint):
+            return f"{at}{name}"
+        for each in value if isinstance(value, list) else [value]:
+            if is_dataclass(each) and (wrong := _unfit(each, f"{at}{name}.")):
+                return wrong
+    return ""
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is of an annotated type; numbers are finite, and whole ones of 64 bits."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        return any(_fits(value, option) for option in of)
+    if origin is list or (origin is tuple and Ellipsis in of):
+        return isinstance(value, origin) and all(_fits(each, of[0]) for each in value)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(map(_fits, value, of))
+    if origin is not None:  # a table by name
+        return isinstance(value, dict) and all(_fits(each, of[1]) for each in value.values())
+    if hint not in (int, float):
+        return isinstance(value, hint)
+    if isinstance(value, bool):
+        return False
+    if hint is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int) and value.bit_length() < 64

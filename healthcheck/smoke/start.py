@@ -14,6 +14,7 @@ from healthcheck.smoke.target import Session, Stopped, fault
 from healthcheck.verdict import gate_limit_s
 
 OLDEST = (0, 26)
+MOST_TOKENS = 1 << 40  # no context is longer; what says so is not understood
 _POLL_S = 0.5
 _TELL_S = 5.0
 
@@ -53,7 +54,8 @@ def _models(session: Session, answer: Answer, waited: float) -> Check:
     for row in rows:
         if row.get("id") == wanted:
             limit = row.get("max_model_len")
-            session.report.max_model_len = limit if isinstance(limit, int) else None
+            is_length = type(limit) is int and 0 < limit < MOST_TOKENS
+            session.report.max_model_len = limit if is_length else None
             return Check("listening", Outcome.GOOD, f"/v1/models lists {wanted}", waited)
     ids = ", ".join(str(row.get("id")) for row in rows) or "nothing"
     evidence = f"/v1/models answers {answer.status} and lists {ids}"
@@ -70,7 +72,7 @@ def version(session: Session) -> Iterator[Check]:
         session.report.leave_out("version", "/version gives none")
         return
     session.report.vllm_version = seen
-    numbers = re.match(r"(\d+)\.(\d+)", seen)
+    numbers = re.match(r"(\d{1,6})\.(\d{1,6})", seen)
     if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
         yield fault("version", Outcome.UNKNOWN, "server.old", f"vLLM {seen}", answer.elapsed_s)
         return

@@ -15,8 +15,8 @@ from healthcheck.smoke import stream
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.stream import Streamed
 from healthcheck.smoke.target import Session, fault, refusal, row
-from healthcheck.smoke.words import short
 from healthcheck.verdict import Want
+from healthcheck.words import short
 
 CHAT = "/v1/chat/completions"
 TOKENS = 16
@@ -207,7 +207,7 @@ def _called(message: Mapping[str, Any], took: float) -> Check:
         called = calls[0]["function"]
         arguments = json.loads(called["arguments"])
         whole = called["name"] == "water_level" and isinstance(arguments["river"], str)
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, RecursionError):
         whole = False
     words = short(json.dumps(calls, ensure_ascii=False), 120)
     if not whole:

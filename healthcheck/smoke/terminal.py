@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check, Level, Report
-from healthcheck.smoke.words import clean
+from healthcheck.words import clean
 
 MARKS = {Outcome.GOOD: "good", Outcome.BAD: "BAD", Outcome.UNKNOWN: "?"}
 VERDICTS = ("all held", "something is BAD", "could not tell")
@@ -109,7 +109,7 @@ def table(report: Report, width: int | None = None, colour: bool = False) -> str
     width = width or shutil.get_terminal_size((100, 24)).columns
     told = [check.name for check in report.checks] + [item.name for item in report.left_out]
     names = max((len(name) for name in told), default=5)
-    lines = [f"{report.target}  profile {report.profile} ({report.evidence})", ""]
+    lines = [clean(f"{report.target}  profile {report.profile} ({report.evidence})"), ""]
     for check in report.checks:
         text = check.evidence
         if check.outcome is not Outcome.GOOD:
@@ -125,7 +125,7 @@ def table(report: Report, width: int | None = None, colour: bool = False) -> str
     if report.levels:
         lines += ["", *_level_lines(report.levels)]
     if report.cause is not None:
-        lines += ["", *_cause_lines(report.cause)]
+        lines += ["", *(clean(line) for line in _cause_lines(report.cause))]
     timings = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.timings_s.items())
     outcome = (Outcome.GOOD, Outcome.BAD, Outcome.UNKNOWN)[report.exit_code]
     verdict = _painted(VERDICTS[report.exit_code], outcome, colour)
@@ -176,7 +176,7 @@ def _level_lines(levels: Iterable[Level]) -> Iterator[str]:
 def _cause_lines(cause: Mapping[str, Any]) -> Iterator[str]:
     yield f"cause: {cause.get('id')} in {cause.get('process') or 'the log'}"
     for evidence in cause.get("evidence", ()):
-        yield f"  line {evidence['line_number']}: {clean(str(evidence['text']))}"
+        yield f"  line {evidence['line_number']}: {evidence['text']}"
     for key in ("remedy", "source"):
         if cause.get(key):
             yield f"  {key}: {cause[key]}"

@@ -2,7 +2,7 @@
 
 import sys
 
-from patches.audit.cli import main
+from patches.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["audit", *sys.argv[1:]]))

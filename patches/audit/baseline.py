@@ -15,7 +15,7 @@ def load(path: Path) -> frozenset[str]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise MisuseError(f"--baseline {path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MisuseError(f"--baseline {path}: not JSON: {error}") from error
     gaps = data.get("gaps") if isinstance(data, dict) else None
     if not isinstance(gaps, list) or data.get("schema") != _SCHEMA:

@@ -316,9 +316,9 @@ class _LazyExport:
             return self._strings(found.node) if found and isinstance(found.node, ast.expr) else None
         try:
             value = ast.literal_eval(node)
-        except ValueError:
+            return {value} if isinstance(value, str) else set(value)
+        except (ValueError, TypeError):
             return None
-        return {value} if isinstance(value, str) else set(value)
 
     def _value(self, node: ast.expr) -> Found | None:
         match node:

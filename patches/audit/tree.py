@@ -14,6 +14,10 @@ REGISTRY = "vllm/model_executor/models/registry.py"
 """The file that tells a vLLM tree from anything else; every release since 0.25 has it."""
 
 
+# What zipfile raises for an entry that is encrypted or packed in an unknown way, or cut short.
+_UNREADABLE = (RuntimeError, EOFError, OSError)
+
+
 class MisuseError(PatchesError):
     """The command cannot be carried out as given: no vLLM there, an unknown name, a bad file."""
 
@@ -72,7 +76,7 @@ class WheelStorage:
             return None
         try:
             return self._archive.read(path).decode("utf-8")
-        except (zipfile.BadZipFile, zlib.error, UnicodeDecodeError) as error:
+        except (zipfile.BadZipFile, zlib.error, UnicodeDecodeError, *_UNREADABLE) as error:
             raise MisuseError(f"{self._archive.filename}: {path}: damaged: {error}") from error
 
     def has(self, path: str) -> bool:
@@ -115,11 +119,15 @@ def open_tree(path: Path) -> SourceTree:
 
     Raises `MisuseError` when `path` does not exist or holds no vLLM.
     """
-    if not path.exists():
-        raise MisuseError(f"{path}: does not exist; name a wheel, site-packages or a checkout")
-    for storage in _storages(path):
-        if storage.has(REGISTRY):
-            return SourceTree(str(path), storage)
+    try:
+        if not path.exists():
+            raise MisuseError(f"{path}: does not exist; name a wheel, site-packages or a checkout")
+        for storage in _storages(path):
+            if storage.has(REGISTRY):
+                return SourceTree(str(path), storage)
+    except OSError as error:  # no right to look into it, or a name that is too long
+        fix = "name a wheel, site-packages or a checkout"
+        raise MisuseError(f"{path}: {error.strerror}; {fix}") from error
     raise MisuseError(
         f"{path}: not a vLLM tree: it has no {REGISTRY}; name a wheel, site-packages or a checkout"
     )

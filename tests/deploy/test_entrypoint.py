@@ -112,6 +112,30 @@ def test_anything_else_runs_as_given() -> None:
     assert (ended.returncode, ended.stdout) == (0, "as given\n")
 
 
+def test_a_script_that_does_not_say_what_runs_it_is_refused(tmp_path: Path) -> None:
+    """A file without `#!` cannot become the process: one line, exit 2."""
+    script = tmp_path / "script"
+    script.write_text("echo hello")
+    script.chmod(0o755)
+    ended = run(str(script))
+    assert refused(ended) == f"entrypoint: {script}: Exec format error; name a program"
+    assert ended.returncode == 2
+
+
+def test_without_vllm_the_entrypoint_says_where_to_run_it() -> None:
+    """An interpreter that sees the standard library alone refuses in one line."""
+    script = f"import runpy, sys; sys.argv = ['entrypoint']; runpy.run_path({str(ENTRYPOINT)!r}, run_name='__main__')"
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"DSPARK_PROFILE": "mi355x", "DSPARK_PREFLIGHT": "off"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert "entrypoint: vllm: is not installed for " in refused(ended)
+
+
 @pytest.mark.skipif(Path("/dev/kfd").exists(), reason="this machine has a GPU of AMD's")
 def test_a_machine_without_the_card_is_refused_before_vllm_is_run(trees: dict[str, Path]) -> None:
     """The preflight's findings come first, with remedies; nothing is started."""

@@ -368,7 +368,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--profile", "mi300x", "--url", "gpu:8000"), "--url: got 'gpu:8000'; give http://"),
         (("--profile", "mi300x", "--url", "http://u:p@gpu"), "--url: got"),
         (("--profile", "mi300x", "--out", "/"), "--out /: is a folder; give a file"),
-        (("--profile", "mi300x", "--out", "/dev/null/x"), "cannot be written"),
+        (("--profile", "mi300x", "--out", "/dev/null/x"), "/dev/null is not a folder; give a file"),
         (("--profile", "mi300x", "--api-key-file", "/none"), "No such file"),
         (("--profile", "mi300x", "--api-key-file", "/dev/null"), "no key in it"),
         (("--bogus",), "unrecognized arguments: --bogus; see"),

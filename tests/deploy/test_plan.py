@@ -92,6 +92,8 @@ def test_a_list_flag_takes_its_words() -> None:
         (["--enforce-eager=yes"], {}, "--enforce-eager: got 'yes'; it takes no value: --enforce-eager or --no-enforce-eager"),
         (["--config", "x.yaml"], {}, "--config: got a YAML file; vLLM's loader drops false booleans: give the flags"),
         (["--speculative-config", "dspark"], {}, "--speculative-config: got 'dspark'; give a JSON object"),
+        (["--speculative-config", "[1]"], {}, "--speculative-config: got '[1]'; give a JSON object"),
+        (["--compilation-config", "{"], {}, "--compilation-config: got '{'; give a JSON object"),
         (["-pp", "2"], {}, "pipeline-parallel-size: got 2; DSpark needs 1: use tensor-parallel-size"),
         (["--speculative-config", '{"method":"dspark","num_speculative_tokens":3}'], {}, "num_speculative_tokens: got 3; the checkpoint's block is 5: give 5"),
         (["--speculative-config", '{"method":"dspark","num_speculative_tokens":5,"model":"x"}'], {}, "speculative model: got 'x'; on vLLM 0.27.1 the draft then loses its FP8 config (KeyError w13_weight_scale): leave the key out"),
@@ -114,6 +116,20 @@ def test_without_speculation_the_v1_runner_with_piecewise_graphs_is_refused() ->
     profile = recipe.load().profile("mi355x")
     with pytest.raises(PlanError, match="FULL_AND_PIECEWISE.*V1 runner"):
         plan.make(profile, [], {"VLLM_USE_V2_MODEL_RUNNER": "0"}, speculation=False)
+
+
+def test_a_value_nested_without_end_is_refused() -> None:
+    """JSON deeper than any parser goes is no JSON object."""
+    with pytest.raises(PlanError, match="--speculative-config: got .*; give a JSON object"):
+        made("mi355x", "--speculative-config", '{"a":' * 100_000)
+
+
+def test_a_graph_mode_of_another_type_is_left_to_vllm() -> None:
+    """A number where a name belongs is no reason to fail here: vLLM's parser says what it wants."""
+    given = ["--compilation-config", '{"cudagraph_mode": 5}']
+    environ = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    result = plan.make(recipe.load().profile("mi355x"), given, environ, speculation=False)
+    assert '{"cudagraph_mode":5}' in result.argv
 
 
 def test_speculation_can_be_switched_off() -> None:
@@ -151,7 +167,7 @@ def test_the_rehearsal_needs_its_models() -> None:
 def cli(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`python3 -m deploy` as a user runs it."""
     command = [sys.executable, "-m", "deploy", *words]
-    env = {**os.environ, **environ}
+    env = {k: v for k, v in os.environ.items() if k != "DSPARK_PROFILE"} | environ
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
 
 
@@ -173,9 +189,24 @@ def test_the_plan_prints_its_evidence() -> None:
     assert "unverified" not in ended.stdout
 
 
+def test_a_warning_stands_beside_the_plan_and_not_in_it() -> None:
+    """What to know first goes to stderr; stdout stays a command that can be run."""
+    ended = cli("plan", "--profile", "mi355x", "--", "--max-num-seqs", "8")
+    assert "# warning: --max-num-seqs 8 overrides the recipe's 512" in ended.stderr
+    assert "warning" not in ended.stdout
+
+
+def test_every_profile_is_listed_with_its_evidence() -> None:
+    """One line a profile: its name, and what its claims rest on."""
+    lines = cli("profiles").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(recipe.load().profiles)
+    assert all("unverified: " in line for line in lines[:-1])
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (["plan"], "deploy: --profile: got none; it is one of mi355x, mi350x, mi325x, mi308x, mi300x, rehearsal"),
         (["plan", "--profile", "mi999"], "deploy: profile: got 'mi999'; it is one of mi355x, mi350x, mi325x, mi308x, mi300x, rehearsal"),
         (["plan", "--profile", "mi355x", "--recipe", "none.toml"], "deploy: none.toml: cannot be read (No such file or directory); give a recipe file"),
         (["plan", "--profile", "mi355x", "--", "-pp", "2"], "deploy: pipeline-parallel-size: got 2; DSpark needs 1: use tensor-parallel-size"),

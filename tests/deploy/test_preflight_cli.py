@@ -13,7 +13,7 @@ from deploy import recipe
 from deploy.preflight import cli, facts
 from deploy.preflight.caches import NOTE
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import LocalHost, RecordedHost
+from deploy.preflight.host import LocalHost
 from tests.support import recorded_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,8 +199,36 @@ def test_empty_caches_are_noted_and_filled_ones_left_alone(tmp_path: Path) -> No
     assert {f.check: f.level for f in report.findings}["cache.triton"] == "unknown"
 
 
-def test_a_recorded_tree_must_be_one(tmp_path: Path) -> None:
-    """host.json of another shape is refused."""
-    (tmp_path / "host.json").write_text("[]")
-    with pytest.raises(ValueError, match="not a recorded machine"):
-        RecordedHost(tmp_path)
+@pytest.mark.parametrize(
+    ("notes", "told"),
+    [
+        ("", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "is no table"),
+        ('{"hostnam": "h"}', 'hostnam: got "h"'),
+        ('{"environ": []}', "environ: got []"),
+        ('{"environ": {"HOME": 1}}', 'environ: got {"HOME": 1}'),
+        ('{"errors": {"/dev/kfd": "EWHAT"}}', 'errors: got {"/dev/kfd": "EWHAT"}'),
+        ('{"stat": {"/dev/kfd": {"gid": "video"}}}', "stat: got"),
+        ('{"disks": {"/": {"total": 1}}}', "disks: got"),
+        ('{"gpu_library": [{"vram_total": 1}]}', "gpu_library: got"),
+        ('{"gpu_library": [1]}', "gpu_library: got"),
+        ('{"now": "today"}', 'now: got "today"'),
+    ],
+)
+def test_a_recorded_machine_of_another_shape_is_refused(
+    tmp_path: Path, notes: str, told: str
+) -> None:
+    """host.json: the key and what stands there, in one line, exit 2."""
+    (tmp_path / "host.json").write_text(notes)
+    ended = run("--tree", str(tmp_path), "--profile", "mi355x")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"preflight: {tmp_path}/host.json: {told}")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_recorded_machine_is_a_folder(tmp_path: Path) -> None:
+    """A place that is not there is refused in one line."""
+    ended = run("--tree", str(tmp_path / "none"))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"preflight: {tmp_path}/none: is not a recorded machine; give ")

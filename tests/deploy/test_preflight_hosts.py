@@ -9,7 +9,7 @@ import pytest
 from deploy import recipe
 from deploy.preflight import cli
 from deploy.preflight.findings import Finding
-from deploy.preflight.host import RecordedHost
+from deploy.preflight.host import LocalHost, RecordedHost
 from tests.support import recorded_hosts
 from tests.support.recorded_hosts import CARDS, GIB, NOW, RENDER_GID, Tree
 
@@ -349,3 +349,32 @@ def test_v4_pro_at_eight_ranks_wastes_a_third(tmp_path: Path) -> None:
     assert shard.level == "warn"
     assert "384, padded to 512: 33% more" in shard.seen
     assert "--tensor-parallel-size 6," in shard.remedy
+
+
+def test_a_machine_that_shows_nothing_is_unknown_and_not_bad(tmp_path: Path) -> None:
+    """Where not one file can be read, every check of it says so with the system's reason; what
+    fails is what a start would miss: the device, and the weights."""
+    host = RecordedHost(tmp_path)
+    loaded = recipe.load()
+    report = cli.inspect(host, loaded, loaded.profile("mi355x"))
+    levels = {finding.check: finding.level for finding in report.findings}
+    failing = {check for check, level in levels.items() if level == "fail"}
+    assert failing == {"gpu.kfd", "weights.revision"}
+    unknown = {check for check, level in levels.items() if level == "unknown"}
+    assert {"gpu.count", "gpu.vram", "host.shm", "host.iommu", "host.driver"} <= unknown
+    assert {"host.memlock", "host.stack", "host.memory_limit", "weights.disk"} <= unknown
+    reasons = [finding.seen for finding in report.findings if finding.level == "unknown"]
+    assert all(reasons)
+    (kfd,) = [finding for finding in report.findings if finding.check == "gpu.kfd"]
+    assert "/proc/self/status" not in kfd.remedy
+
+
+def test_a_port_that_cannot_be_tried_is_unknown(tmp_path: Path) -> None:
+    """An address of another host, or a name that is none, says nothing about the port."""
+    loaded = recipe.load()
+    host = LocalHost({"HOME": str(tmp_path)})
+    for address, told in (("203.0.113.1", "Cannot assign requested"), ("ü" * 70, "too long")):
+        report = cli.inspect(host, loaded, loaded.profile("rehearsal"), ["--host", address])
+        seen = finding(report, "net.serve_port")
+        assert seen.level == "unknown"
+        assert told in seen.seen

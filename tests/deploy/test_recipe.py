@@ -111,6 +111,59 @@ BAD = [
         'like = "mi400"',
         "profiles.mi350x.like: got 'mi400'; name a profile that stands alone: mi355x, ",
     ),
+    (
+        "scrape_interval_s = 5.0",
+        "scrape_interval_s = nan",
+        "health.scrape_interval_s: got NaN; give a finite number",
+    ),
+    (
+        "scrape_interval_s = 5.0",
+        "scrape_interval_s = 1e9",
+        "profiles.mi355x.health.scrape_interval_s: got 1000000000.0; give seconds, to 1e+06",
+    ),
+    (
+        "gpu-memory-utilization = ",
+        "gpu-memory-utilization = inf #",
+        "profiles.mi355x.serve.gpu-memory-utilization: got Infinity; give a finite number",
+    ),
+    (
+        "max-num-seqs = 512",
+        f"max-num-seqs = 0x{'f' * 5000}",
+        f"profiles.mi355x.serve.max-num-seqs: got '0x{'f' * 74}...; give a number of 64 bits",
+    ),
+    (
+        'HF_HUB_OFFLINE = "1" #',
+        'HF_HUB_OFFLINE = "1\\u0000" #',
+        "env.HF_HUB_OFFLINE: got '1\\x00'; leave control characters out",
+    ),
+    (
+        "[profiles.mi300x]",
+        '[profiles."mi300x\\n"]',
+        "profiles: got 'mi300x\\n'; leave control characters out",
+    ),
+    (
+        'id = "deepseek-ai',
+        'id = "--deepseek-ai',
+        "profiles.mi355x.model.id: got '--deepseek-ai/DeepSeek-V4-Flash-0731'; name a model of",
+    ),
+    ("count = 4", "count = 0", "profiles.mi355x.gpu.count: got 0; give a number above 0"),
+    ("serve = 8000", "serve = 80000", "ports.serve: got 80000; give a port from 1 to 65535"),
+    (
+        'like = "mi355x"',
+        'like = ["mi355x"]',
+        'profiles.mi350x.like: got ["mi355x"]; name a profile that stands alone: mi355x, ',
+    ),
+    (
+        "[profiles.mi300x]",
+        '[profiles.mi300x]\ninherit = "yes"',
+        "profiles.mi300x.inherit: got 'yes'; give true or false",
+    ),
+    (
+        "HF_HUB_OFFLINE =",
+        "hf_hub_offline =",
+        "env.hf_hub_offline: got '1'; give an upper-case variable name",
+    ),
+    ("[profiles.mi350x]", "[profiles]\nmi340x = 1\n[profiles.mi350x]", "profiles.mi340x: got 1; give a table"),
     ("[ports]\nserve = 8000\nhealth = 8080", "", "[ports]: is missing; add the table"),
     ("health = 8080", "", "ports.health: is missing; add it"),
     ("[ports]", "[portz]", "portz: got "),
@@ -195,6 +248,8 @@ def test_a_bad_recipe_is_refused_with_one_line(
     ("content", "said"),
     [
         (b"schema = ", "is not TOML: "),
+        (b"schema = " + b"[" * 3000 + b"]" * 3000, "tables in tables without end"),
+        (b"#" * (recipe.LIMIT_BYTES + 1), "cannot be read (File too large)"),
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"", "schema: got null; this code reads schema 1"),
     ],
@@ -205,6 +260,13 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, sai
     path.write_bytes(content)
     with pytest.raises(RecipeError, match=re.escape(said)):
         recipe.load(path)
+
+
+def test_what_an_editor_of_windows_makes_of_it_is_a_recipe(tmp_path: Path) -> None:
+    """A byte order mark and CRLF change nothing."""
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
+    assert recipe.load(path) == recipe.load()
 
 
 def test_an_unreadable_recipe_names_the_file(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """What `make smoke-test` decides to test."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from deploy import smoke
@@ -61,3 +64,37 @@ def test_a_baseline_is_passed_on() -> None:
     """The server or report without speculation that SMOKE_BASELINE names."""
     chosen = smoke.choose({"SMOKE_URL": "http://a", "SMOKE_BASELINE": "http://b"}, lambda: False)
     assert chosen.arguments[chosen.arguments.index("--baseline") + 1] == "http://b"
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ("exit 0", True),
+        ("echo 'Cannot connect to the Docker daemon' >&2; exit 1", False),
+        ("exec sleep 60", False),
+        (None, False),
+    ],
+    ids=["answers", "refuses", "hangs", "is not there"],
+)
+def test_only_an_engine_that_answers_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str | None, expected: bool
+) -> None:
+    """On a host with a card, a client without an engine behind it leaves the rehearsal."""
+    kfd, docker = tmp_path / "kfd", tmp_path / "docker"
+    kfd.touch()
+    if engine is not None:
+        docker.write_text(f"#!/bin/sh\n{engine}\n")
+        docker.chmod(0o755)
+    monkeypatch.setattr(smoke, "KFD", kfd)
+    monkeypatch.setattr(smoke, "ENGINE_S", 1.0 if engine == "exec sleep 60" else 60.0)
+    usual = os.pathsep.join(["/usr/sbin", "/usr/bin"] if engine else [])
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{usual}")
+    assert smoke.gpu_engine() is expected
+    monkeypatch.setattr(smoke, "KFD", tmp_path / "none")
+    assert not smoke.gpu_engine()
+
+
+def test_the_key_of_the_containers_is_the_tests_key() -> None:
+    """API_KEY_FILE, which `make up` was given, opens the server to the test as well."""
+    chosen = smoke.choose({"API_KEY_FILE": "/keys/server"}, lambda: True)
+    assert chosen.arguments[chosen.arguments.index("--api-key-file") + 1] == "/keys/server"

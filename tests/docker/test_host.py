@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 RUNNING, BUILT = "sha256:running", "sha256:built"
 _DOCKER = f"""#!{sys.executable}
-import json, os, sys
+import json, os, sys, time
 with open(os.environ["CALLS"], "a") as calls:
     print(json.dumps(sys.argv[1:]), file=calls)
 words = sys.argv[1:]
@@ -29,7 +29,11 @@ if "{{{{.Image}}}}" in words:
 if "{{{{.Id}}}}" in words:
     print("{BUILT}")
 if "{{{{.RestartCount}}}}" in words:
-    print(0)
+    print(open(os.environ["CALLS"]).read().count("RestartCount") if "RESTARTS" in os.environ else 0)
+if "wait" in words and "RESTARTS" in os.environ:
+    time.sleep(600)
+if os.environ.get("FAILS") in words:
+    sys.exit(int(os.environ.get("CODE", "5")))
 if words[:2] == ["compose", "version"]:
     sys.exit(int(os.environ.get("NO_COMPOSE", "0")))
 if words[0] == "ps" and "NO_ENGINE" in os.environ:
@@ -58,7 +62,7 @@ class Host:
         kfd, dri = self._devices
         script = (
             "import sys; from pathlib import Path; from deploy import host;"
-            f"host.KFD, host.DRI = Path({str(kfd)!r}), Path({str(dri)!r});"
+            f"host.KFD, host.DRI = Path({str(kfd)!r}), Path({str(dri)!r}); host.POLL_S = 0.05;"
             "sys.exit(host.main(sys.argv[1:]))"
         )
         return subprocess.run(
@@ -155,6 +159,10 @@ def test_the_environment_wins_over_the_recipe() -> None:
         ({"API_KEY_FILE": "key"}, "API_KEY_FILE: got key; give the absolute path"),
         ({"CA_FILE": "/nowhere/ca.pem"}, "CA_FILE: got /nowhere/ca.pem"),
         ({"WEIGHTS": "it's"}, "WEIGHTS: got"),
+        ({"BIND": "0.0.0.0\n"}, "BIND: got '0.0.0.0\\n'; leave quotes, line breaks and"),
+        ({"WEIGHTS": "/w\udcff"}, "WEIGHTS: got '/w\\udcff'; leave quotes, line breaks and"),
+        ({"CA_FILE": f"/{'x' * 300}"}, f"CA_FILE: got /{'x' * 300}: File name too long; give"),
+        ({"PIP_CONFIG": "/dev/null"}, "PIP_CONFIG: got /dev/null; give the absolute path"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused(environ: dict[str, str], told: str) -> None:
@@ -261,3 +269,50 @@ def test_a_bad_value_is_told_before_an_engine_is_asked(gpu_host: Host) -> None:
     assert ended.returncode == 1
     told = "host: DSPARK_PREFLIGHT: got 'later'; give on, warn, full or off\n"
     assert ended.stderr == told
+
+
+def test_a_server_that_ends_again_and_again_is_explained(gpu_host: Host) -> None:
+    """After three restarts the wait ends with 1, and the last run's log is explained."""
+    ended = gpu_host.run("up", RESTARTS="1")
+    assert ended.returncode == 1
+    assert "host: the server ended 3 times; its log says:" in ended.stdout
+    last = gpu_host.calls()[-1]
+    assert last[-2:] == ["explain", "/var/log/dspark-rocm/server.log.1"]
+
+
+def test_a_service_that_never_gets_ready_is_the_exit_code_of_up(gpu_host: Host) -> None:
+    """What the health service's own `wait` ends with, `up` ends with."""
+    assert gpu_host.run("up", FAILS="wait", CODE="1").returncode == 1
+
+
+@pytest.mark.parametrize(("command", "fails"), [("up", "build"), ("up", "up"), ("down", "down")])
+def test_a_step_of_compose_that_fails_ends_the_command(
+    gpu_host: Host, command: str, fails: str
+) -> None:
+    """One line names the step and its code; nothing after it is called."""
+    if command == "down":
+        assert gpu_host.run("up").returncode == 0
+    ended = gpu_host.run(command, FAILS=fails)
+    assert ended.returncode == 1
+    assert ended.stderr == f"host: docker compose {fails}: ended with 5; see its lines above\n"
+    assert fails in gpu_host.calls()[-1]
+
+
+def test_status_logs_and_down_ask_compose_of_what_runs(gpu_host: Host) -> None:
+    """With the variables that `up` wrote; `status` ends as the health service's check does."""
+    assert gpu_host.run("up").returncode == 0
+    for command, code, last in (
+        ("status", 1, ["check", "--for", "ready"]),
+        ("logs", 0, ["logs", "--follow", "--tail", "200"]),
+        ("down", 0, ["down"]),
+    ):
+        assert gpu_host.run(command, FAILS="check", CODE="1").returncode == code
+        assert gpu_host.calls()[-1][-len(last) :] == last
+
+
+def test_a_host_without_docker_is_told(gpu_host: Host) -> None:
+    """No client on PATH: one line with what to install."""
+    ended = gpu_host.run("build", PATH="/nonexistent")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("host: docker: is not installed; install an engine")
+    assert len(ended.stderr.splitlines()) == 1

@@ -52,9 +52,11 @@ def test_an_empty_secret_sets_nothing() -> None:
     assert "VLLM_API_KEY" not in output
 
 
-@pytest.mark.parametrize("content", [None, b"two words\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [None, b"two words\n", b"\xff\xfe", b"two\0words", b"two words" * 100_000]
+)
 def test_a_secret_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    """A missing file, two words or other bytes than text: one line, exit 1, nothing started."""
+    """A missing file, two words, other bytes than text, a file of megabytes: one line, exit 1."""
     key = tmp_path / "key"
     if content is not None:
         key.write_bytes(content)
@@ -64,7 +66,7 @@ def test_a_secret_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes 
     assert output == ""
     assert len(errors.splitlines()) == 1
     assert f"HF_TOKEN_FILE: {key}" in errors
-    assert "two words" not in errors
+    assert "two" not in errors
 
 
 def test_all_output_is_copied_and_the_exit_code_kept(tmp_path: Path) -> None:
@@ -137,6 +139,38 @@ def test_a_log_that_cannot_be_written_is_refused() -> None:
     assert output == ""
     assert errors.startswith("launch: DSPARK_LOG: /proc/none/server.log: ")
     assert len(errors.splitlines()) == 1
+
+
+def test_a_log_takes_no_folder_or_device_from_its_place(tmp_path: Path) -> None:
+    """Only a file is kept as FILE.1: renaming /dev/null or a folder of data would lose it."""
+    folder, pipe = tmp_path / "data", tmp_path / "pipe"
+    (folder / "inside").mkdir(parents=True)
+    os.mkfifo(pipe)
+    for path in (folder, pipe):
+        process = launch("env", DSPARK_LOG=str(path))
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, output) == (1, "")
+        assert errors.startswith(f"launch: DSPARK_LOG: {path}: is there and is no file; give a ")
+        assert len(errors.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "pipe"]
+    assert (folder / "inside").is_dir()
+
+
+def test_a_disk_that_fills_up_costs_the_copy_and_no_output(tmp_path: Path) -> None:
+    """Where the log can grow no further, all output still reaches stdout, and the code is kept."""
+    log = tmp_path / "log"
+    script = "for n in 1 2 3 4 5 6; do printf %01000d $n; sleep 0.2; done; exit 7"
+    limited = f'ulimit -f 1; exec "{sys.executable}" "{FILE}" sh -c "$SCRIPT"'
+    ran = subprocess.run(
+        ["sh", "-c", limited],
+        env={"PATH": os.environ["PATH"], "DSPARK_LOG": str(log), "SCRIPT": script},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (7, "")
+    assert ran.stdout == "".join(f"{n:01000}" for n in range(1, 7))
+    assert 0 < log.stat().st_size <= 1024
 
 
 def test_the_provenance_lies_beside_the_log(tmp_path: Path) -> None:

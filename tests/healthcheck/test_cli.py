@@ -106,7 +106,7 @@ def test_no_health_service_is_could_not_tell() -> None:
 
 
 def test_misuse_is_two_and_one_line() -> None:
-    """A port in use, an unknown profile and a bad address are one line each and exit 2."""
+    """A port in use, an unknown profile, bad addresses, a wait without end: one line, exit 2."""
     with scripted_server() as target:
         taken = run(
             *("serve", "--profile", "rehearsal", "--target", target.url),
@@ -114,11 +114,34 @@ def test_misuse_is_two_and_one_line() -> None:
         )
     profile = run("serve", "--profile", "nothing")
     address = run("check", "--url", "nowhere")
-    for result, word in ((taken, "--port"), (profile, "profile"), (address, "--url")):
+    nobody = run("serve", "--profile", "rehearsal", "--host", "ü" * 70, "--port", "0")
+    never = run("wait", "--timeout", "nan")
+    for result, word in (
+        *((taken, "--port"), (profile, "profile"), (address, "--url")),
+        *((nobody, "--host"), (never, "--timeout: got nan")),
+    ):
         assert result.returncode == 2
         assert word in result.stderr
         assert result.stderr.count("\n") == 1
         assert result.stdout == ""
+
+
+def test_grpc_is_served_beside_http_where_asked_for() -> None:
+    """--grpc-port names a second port, which is told; one that is taken is one line and exit 2."""
+    port, second = free_port(), free_port()
+    with scripted_server() as target:
+        with serving(target, port, "--grpc-port", str(second), "--drain", "0") as it:
+            assert it.stderr is not None
+            told = [it.stderr.readline() for _ in range(2)]
+            it.send_signal(signal.SIGTERM)
+            it.communicate(timeout=PATIENCE_S)
+            assert it.returncode == 0
+        assert f"health: grpc.health.v1 on port {second}\n" in told
+        with serving(target, port, "--grpc-port", str(target.port)) as taken:
+            _, errors = taken.communicate(timeout=PATIENCE_S)
+    assert taken.returncode == 2
+    assert errors.startswith(f"healthcheck: --grpc-port: got {target.port}; it cannot be bound")
+    assert len(errors.splitlines()) == 1
 
 
 def test_the_key_file_opens_the_server(tmp_path: Path) -> None:
@@ -144,12 +167,14 @@ def test_other_commands_are_loaded_when_asked_for() -> None:
 
 
 def test_a_log_is_explained_by_a_bare_python() -> None:
-    """Where none of the service's packages is installed, `explain` and the help still run."""
+    """Where none of the service's packages is installed, `explain` and the help still run, and
+    other commands name the Python that has them."""
     missing = ("requests", "prometheus_client", "starlette", "uvicorn", "urllib3")
     blocked = f"import sys; sys.modules.update(dict.fromkeys({missing!r})); "
     program = blocked + "from healthcheck.__main__ import main; sys.exit(main())"
     log = "tests/healthcheck/data/log-missing-d2t.log"
-    for arguments, code in ((["explain", log], 1), (["--help"], 0)):
+    smoke, check = ["smoke", "compare", "a", "b"], ["check", "--url", "http://127.0.0.1:1"]
+    for arguments, code in ((smoke, 2), (check, 2), (["explain", log], 1), (["--help"], 0)):
         ran = subprocess.run(
             [sys.executable, "-c", program, *arguments],
             cwd=REPOSITORY,
@@ -158,4 +183,7 @@ def test_a_log_is_explained_by_a_bare_python() -> None:
             timeout=PATIENCE_S,
         )
         assert ran.returncode == code, ran.stderr
+        if code == 2:
+            assert ran.stderr.count("\n") == 1
+            assert "python3 -m deploy environment health" in ran.stderr
     assert "explain" in ran.stdout

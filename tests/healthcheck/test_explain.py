@@ -19,10 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthcheck import explain
-from healthcheck.explain import Explainer, Explanation, Finding, Verdict, explain_stream, follow
-from healthcheck.log_findings import Attempt, Evidence
+from healthcheck.explain import (
+    Explainer,
+    Explanation,
+    Finding,
+    Verdict,
+    explain_stream,
+    explainer,
+    follow,
+)
+from healthcheck.explain.cli import Settled
+from healthcheck.explain.findings import UNCLASSIFIED, Attempt, Evidence
+from healthcheck.explain.startup import Stage
+from healthcheck.explain.text import render
 from healthcheck.signatures import Severity, Signature, SignatureError, load
-from healthcheck.startup import Stage
 from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -327,7 +337,7 @@ def test_traces_of_ranks_that_interleave_are_put_together() -> None:
     assert {one.frames[-1].function: one.message for one in found.exceptions} == {
         f"f{rank}": f"rank {rank}" for rank in range(8)
     }
-    assert _cause(found).id == explain.UNCLASSIFIED
+    assert _cause(found).id == UNCLASSIFIED
 
 
 def test_the_first_real_exception_is_given_with_its_last_frames() -> None:
@@ -621,7 +631,7 @@ def test_a_known_fault_below_error_is_a_warning(name: str, traced: bool, level: 
     assert (went_on.verdict, went_on.findings) == (Verdict.LOADING, ())
     assert [one.id for one in went_on.warnings] == [name]
     other = _by_block([START, *quiet, *_trace("(Worker_TP1 pid=6) ", "OddError: x"), WRAPPER])
-    assert _cause(other).id == explain.UNCLASSIFIED
+    assert _cause(other).id == UNCLASSIFIED
     loud = _by_block([START, *quiet, SAMPLES[name]])
     assert (_cause(loud).line_number, loud.warnings) == (len(quiet) + 2, ())
     nothing_else = _by_block([START, *quiet, WRAPPER])
@@ -1100,7 +1110,7 @@ def test_no_text_raises(lines: list[str]) -> None:
     for line in lines:
         explainer.feed(line)
     found = explainer.result()
-    text = json.dumps(found.as_dict()) + explain.render(found).replace("\n", "")
+    text = json.dumps(found.as_dict()) + render(found).replace("\n", "")
     assert text.isprintable()
 
 
@@ -1127,7 +1137,7 @@ def test_a_page_holds_no_control_characters() -> None:
         SAMPLES["worker.died"] + bad,
     ]
     found = _by_line(lines)
-    assert explain.render(found).replace("\n", "").isprintable()
+    assert render(found).replace("\n", "").isprintable()
     texts = [text for one in found.exceptions for text in (one.message, str(one.frames))]
     assert len(found.exceptions) == 3
     assert all(text.isprintable() for text in [*texts, *(one.detail for one in _stages(found))])
@@ -1376,7 +1386,7 @@ def test_signatures_that_are_not_sound_are_one_line(
     def refuse() -> tuple[Signature, ...]:
         raise SignatureError("signatures.tsv line 3: no")
 
-    monkeypatch.setattr(explain, "load", refuse)
+    monkeypatch.setattr(explainer, "load", refuse)
     assert explain.main([str(DATA / "log-healthy.log")]) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "explain: signatures.tsv line 3: no\n")
@@ -1433,7 +1443,7 @@ def test_following_ends_when_the_start_has_ended(tmp_path: Path) -> None:
 def test_a_start_has_ended_when_its_log_says_so_and_is_quiet(end: str) -> None:
     """Neither a start that goes on, however quiet, nor a log that still grows ends the following."""
     explainer = Explainer()
-    settled = explain._Settled(explainer)
+    settled = Settled(explainer)
     explainer.feed(START)
     assert [settled.wait(0), settled.wait(0), settled.is_set()] == [False, False, False]
     explainer.feed(end)

@@ -16,9 +16,10 @@ from deploy.recipe import Health
 from healthcheck.client import Client
 from healthcheck.generate import Generator
 from healthcheck.grpc_health import GrpcHealth
-from healthcheck.loop import InlineRunner, Loop
+from healthcheck.loop import Loop
 from healthcheck.settings import SettingsError
 from healthcheck.verdict import Policy, State
+from tests.support.inline_runner import InlineRunner
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
 
 REPOSITORY = Path(__file__).parents[2]

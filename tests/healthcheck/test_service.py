@@ -19,10 +19,11 @@ from healthcheck.cause import Log
 from healthcheck.client import Client
 from healthcheck.generate import Generator
 from healthcheck.judge import Finding, Outcome
-from healthcheck.loop import InlineRunner, Loop
+from healthcheck.loop import Loop
 from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings
 from healthcheck.verdict import Policy, State
+from tests.support.inline_runner import InlineRunner
 from tests.support.running_service import PATIENCE_S, QUICK, Running, running
 from tests.support.scripted_server import MODEL, error, scripted_server
 
@@ -183,6 +184,68 @@ def test_metrics_are_an_exposition() -> None:
         assert families["dspark_health_turns"].samples[0].value > 1
 
 
+def test_metrics_show_the_acceptance_of_the_last_window() -> None:
+    """Per engine and position once there was traffic, for the dashboard; before, there is none."""
+    with running(start=False) as it:
+        for _ in range(12):
+            it.loop.turn()
+            it.target.serve_traffic()
+        it.wait(lambda: it.loop.turn().memory.state is State.READY)
+        for _ in range(3):
+            it.target.serve_traffic()
+            it.loop.turn()
+        text = it.get("/metrics").text
+    families = {f.name: f for f in text_string_to_metric_families(text)}
+    shown = {
+        (s.labels["engine"], s.labels["position"]): s.value
+        for s in families["dspark_acceptance_ratio"].samples
+    }
+    assert shown == pytest.approx(
+        {("0", str(i)): rate for i, rate in enumerate((0.75, 0.6, 0.5, 0.4))}, abs=0.02
+    )
+    (length,) = families["dspark_acceptance_length"].samples
+    assert length.value == pytest.approx(3.25, abs=0.05)
+
+
+def test_the_page_says_how_far_a_start_has_come(tmp_path: Path) -> None:
+    """While the server loads: the stage that is open, with its percent."""
+    log = tmp_path / "server.log"
+    whole = (DATA / "log-healthy.log").read_text("utf-8")
+    begin, bar, _ = whole.partition("Loading safetensors checkpoint shards: ")
+    log.write_text(f"{begin}{bar} 40% Completed | 2/5 [00:01<00:02,  1.2it/s]\n")
+    shown = page.render(_report_of(log))
+    assert "log: weights" in shown
+    assert "(40 %)" in shown
+    assert 'class="open"' in shown
+
+
+def test_the_page_names_the_cause_of_a_failed_start() -> None:
+    """A server that is not up, with a log that says why: cause, remedy and source."""
+    shown = page.render(_report_of(DATA / "log-missing-d2t.log"))
+    assert "<h2>Cause, from the server" in shown
+    assert "<code>dspark.missing_d2t_attr</code>" in shown
+
+
+@pytest.mark.parametrize(("age", "told"), [(119.0, "119 s"), (600.0, "10 min"), (9000.0, "2.5 h")])
+def test_the_page_tells_a_long_time_in_minutes_and_hours(age: float, told: str) -> None:
+    """A state that has lasted is told as people tell it."""
+    assert page._duration(age) == told
+
+
+def _report_of(log: Path) -> dict[str, Any]:
+    """The report on a server that is down and wrote this log."""
+    with scripted_server() as script:
+        script.down()
+        policy = Policy(Health(), MODEL)
+        loop = Loop(
+            Client(script.url), policy, clock=lambda: 0.0, say=lambda line: None, log=Log(log)
+        )
+        for turn in range(3):
+            loop.turn(5.0 * turn)
+        made = settings.make("rehearsal", target=script.url, log=log)
+        return dict(report.as_json(loop.snapshot, made, loop.snapshot.at))
+
+
 def test_the_page_stands_alone_and_escapes() -> None:
     """The status page names the state, needs no other file, and shows no markup of the server."""
     with running(start=False) as it:
@@ -192,6 +255,22 @@ def test_the_page_stands_alone_and_escapes() -> None:
         assert "LOADING" in page and "config.wrong_model" in page
         assert "<script>" not in page
         assert "src=" not in page and "href=" not in page
+
+
+def test_a_name_that_is_no_text_breaks_no_surface() -> None:
+    """A served name with half a character, a terminal's escape and a line break: every surface
+    still answers, and says it on one line."""
+    with running(start=False) as it:
+        it.target.models = ("\ud800\x1b[31mred\nline",)
+        it.loop.turn()
+        for path in ("/", "/report"):
+            assert it.get(path).status_code == 200
+        assert it.get("/livez/engine?verbose").status_code == 200
+        told = it.get("/readyz?verbose")
+        assert told.status_code == 503
+        first, second = told.content.decode().splitlines()[:2]
+        assert first.endswith("served \ufffd\ufffd[31mred line)")
+        assert second.startswith("since ")
 
 
 def test_a_report_with_nan_is_still_json() -> None:
@@ -288,7 +367,14 @@ def test_a_used_port_is_one_clear_line() -> None:
         ({"target": "http://u:p@host"}, r"--target: holds a user name"),
         ({"target": "http://host/?a=1"}, r"--target: .*leave the query out"),
         ({"port": 70000}, r"--port: got 70000; give a port"),
+        ({"target": "http://a..b"}, r"--target: got 'http://a..b'; give an address"),
+        ({"target": "http://a/\udcff"}, r"--target: got 'http://a/\\udcff'; give an address"),
         ({"drain_s": -1.0}, r"--drain: got -1.0; give seconds"),
+        ({"drain_s": float("nan")}, r"--drain: got nan; give seconds"),
+        ({"drain_s": float("inf")}, r"--drain: got inf; give seconds"),
+        ({"profile": None}, r"--profile: got none; it is one of mi355x, "),
+        ({"grpc_port": 0}, r"--grpc-port: got 0; give a port"),
+        ({"port": 8080, "grpc_port": 8080}, r"--grpc-port: got 8080, which is --port"),
         ({"token_file": Path("nowhere")}, r"--token-file: nowhere cannot be read"),
     ],
 )

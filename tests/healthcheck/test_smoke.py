@@ -16,6 +16,7 @@ from deploy import recipe
 from healthcheck import smoke
 from healthcheck.client import Client
 from healthcheck.judge import Outcome
+from healthcheck.smoke import results
 from healthcheck.smoke.long_prompts import lengths
 from tests.support.scripted_server import MODEL, Reply, ScriptedServer, error, scripted_server
 
@@ -107,6 +108,46 @@ def test_acceptance_is_that_of_the_same_requests_in_every_run(tmp_path: Path) ->
     assert seen["per_position"] == [a / seen["drafts"] for a in engine.accepted_at]
 
 
+def collapsed(server: ScriptedServer) -> None:
+    """Only the first position of a draft is ever accepted."""
+
+    def complete(payload: Mapping[str, Any]) -> Reply:
+        kept = server.engines["0"].accepted_at[1:]
+        answer = server.complete(payload)
+        server.engines["0"].accepted_at[1:] = kept
+        return answer
+
+    server.on_completion = complete
+
+
+def perfect(server: ScriptedServer) -> None:
+    """Every drafted token is accepted."""
+
+    def complete(payload: Mapping[str, Any]) -> Reply:
+        engine = server.engines["0"]
+        answer = server.complete(payload)
+        engine.accepted_at = [engine.drafts] * 4
+        return answer
+
+    server.on_completion = complete
+
+
+def no_engine(server: ScriptedServer) -> None:
+    """/metrics has no number of any engine."""
+    server.metrics = 200, b"process_start_time_seconds 1\n"
+
+
+def metrics_lost(server: ScriptedServer) -> None:
+    """/metrics is gone once the requests that are counted have begun."""
+
+    def complete(payload: Mapping[str, Any]) -> Reply:
+        if "round-" in payload["prompt"]:
+            server.metrics = 503, b""
+        return server.complete(payload)
+
+    server.on_completion = complete
+
+
 def nan(server: ScriptedServer) -> None:
     """The model computes NaN."""
     server.on_completion = lambda _: error(400, "Out of range float values are not JSON compliant")
@@ -126,6 +167,10 @@ FAULTS = [
     ({"drafting": False}, None, 1, "drafting", "speculation.not_drafting"),
     ({"speculates": False}, None, 1, "acceptance", "speculation.absent"),
     ({}, low, 1, "acceptance", "acceptance.low"),
+    ({}, collapsed, 1, "acceptance", "acceptance.collapsed"),
+    ({}, perfect, 2, "acceptance", "acceptance.high"),
+    ({}, no_engine, 2, "acceptance", "metrics.no_engine"),
+    ({}, metrics_lost, 2, "acceptance", "metrics.unavailable"),
     ({}, nan, 1, "logprobs", "numerics.nan"),
     ({"greedy": True}, None, 1, "sampling", "sampling.greedy"),
     ({"fixed_seed": True}, None, 1, "second seed", "sampling.seed_ignored"),
@@ -135,7 +180,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(
-    ("fields", "script", "code", "row", "reason"), FAULTS, ids=[f[-1] for f in FAULTS]
+    ("fields", "script", "code", "row", "reason"),
+    FAULTS,
+    ids=[f"{f[-1]}-{i}" for i, f in enumerate(FAULTS)],
 )
 def test_a_fault_is_named_in_its_row(
     tmp_path: Path, fields: dict[str, Any], script: Any, code: int, row: str, reason: str
@@ -207,14 +254,14 @@ def test_the_key_file_is_used_and_never_shown(
         (["http://h", "--ful"], "smoke: unrecognized arguments: --ful (see --help)"),
         (["http://h", "--full", "--quick"], "smoke: argument --quick: not allowed with argument --full"),
         (["http://h", "--without", "chat"], "smoke: argument --without: invalid choice: 'chat'"),
-        (["http://h", "--budget", "-1"], "smoke: argument --budget: got '-1'; give seconds, 0 or more"),
-        (["http://h", "--wait", "nan"], "smoke: argument --wait: got 'nan'; give seconds, 0 or more"),
+        (["http://h", "--budget", "-1"], "smoke: argument --budget: got '-1'; give seconds from 0 to 1e+06"),
+        (["http://h", "--wait", "nan"], "smoke: argument --wait: got 'nan'; give seconds from 0 to 1e+06"),
         (["http://h", "--baseline", "/none.json"], "smoke: /none.json: No such file or directory; give a report"),
         (["http://h", "--baseline", "ftp://h"], "smoke: --baseline: got 'ftp://h'; give an address"),
         (["http://h", "--html", "/"], "smoke: --html /: is a folder; give a file that can be written"),
         (["compare", "/none.json"], "smoke: the following arguments are required: B (see --help)"),
         (["http://h", "--profile", "mi999"], "smoke: profile: got 'mi999'; it is one of "),
-        (["http://h", "--profile", "rehearsal", "--api-key-file", "/none"], "smoke: --api-key-file /none: No such file or directory"),
+        (["http://h", "--profile", "rehearsal", "--api-key-file", "/none"], "smoke: --api-key-file: /none cannot be read (No such file or directory); mend it"),
     ],
 )  # fmt: skip
 def test_misuse_is_one_line_and_exit_2(
@@ -432,6 +479,97 @@ def test_a_server_that_hides_what_it_is_is_judged_by_the_rest(tmp_path: Path) ->
     report = report_of(path)
     assert report["vllm_version"] is None
     assert {"version", "token ids"} <= {item["name"] for item in report["left_out"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/version", {"version": f"{'9' * 6000}.1"}),
+        ("/version", {"version": ["0.27.1"]}),
+        ("/tokenize", {"count": 10**4000}),
+        ("/tokenize", {"count": True}),
+        ("/v1/models", {"data": [{"id": MODEL, "max_model_len": 10**4000}]}),
+        ("/v1/models", {"data": [{"id": MODEL, "max_model_len": True}]}),
+        ("/v1/models", {"data": [{"id": MODEL, "max_model_len": float("inf")}]}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_figure_that_cannot_be_one_is_passed_over(
+    tmp_path: Path, path: str, answer: Mapping[str, Any]
+) -> None:
+    """A length, count or version beyond all reason ends in a report that can be read again."""
+    report = tmp_path / "report.json"
+    with scripted_server() as server:
+        usual = server.answer
+
+        def odd(method: str, asked: str, *rest: Any) -> Reply | None:
+            return (
+                (200, json.dumps(answer).encode()) if asked == path else usual(method, asked, *rest)
+            )
+
+        server.answer = odd  # type: ignore[method-assign]
+        assert run_full(server.url, "--without", "concurrency", "--json", str(report)) == 0
+    assert results.read(report).verdict == "good"
+
+
+@pytest.mark.parametrize(
+    ("body", "row", "code"),
+    [
+        ({"usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 9}}, "usage", "usage.wrong"),
+        ({"usage": None}, "usage", "usage.wrong"),
+        ({"choices": [{"text": "---", "finish_reason": "length"}]}, "stop", "stop.not_seen"),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_completion_is_judged(
+    tmp_path: Path, body: dict[str, Any], row: str, code: str
+) -> None:
+    """Token counts that do not add up are bad; a text in which no stop string could be seen is open."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+
+        def complete(payload: Mapping[str, Any]) -> Reply:
+            status, raw = server.complete(payload)
+            return status, json.dumps(
+                json.loads(raw) | (body if "stop" in payload else {})
+            ).encode()
+
+        server.on_completion = complete
+        run(server.url, "--json", str(path))
+    assert rows(report_of(path))[row]["code"] == code
+
+
+def test_chats_that_fail_are_rows_of_their_own(tmp_path: Path) -> None:
+    """A server whose completions hold and whose chats end in HTTP 500: each part that asks says so."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+        server.on_chat = lambda _: error(500, "boom")
+        assert run_full(server.url, "--without", "concurrency", "--json", str(path)) == 1
+    seen = rows(report_of(path))
+    failed = {name for name, row in seen.items() if row["code"] == "server.error"}
+    assert failed == {"chat", "chat stream", "reasoning", "tools"}
+    assert seen["real tokens"]["outcome"] == "good"
+
+
+def test_a_health_service_whose_gate_failed_is_not_waited_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gate.failed` on /readyz is bad at once; what it said is the row's evidence."""
+    path = tmp_path / "report.json"
+    said = ["SMOKE gate.running (warm-up)", "NOT_READY gate.failed (numerics.nan)"]
+    with scripted_server() as server, scripted_server() as health:
+        usual = health.answer
+
+        def readyz(method: str, asked: str, *rest: Any) -> Reply | None:
+            if not asked.startswith("/readyz"):
+                return usual(method, asked, *rest)
+            return 503, (said.pop(0) if len(said) > 1 else said[0]).encode()
+
+        health.answer = readyz  # type: ignore[method-assign]
+        assert run(server.url, "--health", health.url, "--json", str(path)) == 1
+    row = rows(report_of(path))["ready"]
+    assert (row["outcome"], row["code"]) == ("bad", "gate.failed")
+    assert "numerics.nan" in row["evidence"]
+    assert "SMOKE gate.running (warm-up)" in capsys.readouterr().err
 
 
 def test_the_gain_is_the_ratio_to_a_server_without_a_draft(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
@@ -122,6 +123,77 @@ def test_what_is_no_report_is_refused_in_one_line(
     printed = capsys.readouterr()
     assert printed.err.startswith(f"smoke: {path}: ") and why in printed.err
     assert len(printed.err.splitlines()) == 1 and printed.out == ""
+
+
+def _with(place: tuple[str | int, ...], value: object) -> str:
+    """A good report's JSON with one value replaced."""
+    data: Any = json.loads(report().as_json())
+    inner = data
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("target",), None),
+        (("max_model_len",), "8192"),
+        (("max_model_len",), 10**30),
+        (("checks", 0, "elapsed_s"), "0.1"),
+        (("checks", 0, "elapsed_s"), float("nan")),
+        (("checks", 0, "name"), ["chat"]),
+        (("checks", 0, "outcome"), "splendid"),
+        (("acceptance", "rate"), float("inf")),
+        (("acceptance", "per_position"), [0.5]),
+        (("acceptance", "intervals"), [[0.1, 0.2, 0.3]] * 3),
+        (("levels", 0, "concurrency"), True),
+        (("levels", 0, "first_s", "p99"), "slow"),
+        (("levels", 0, "request_rates"), ["fast"]),
+        (("levels", 0, "request_rates", 0), 10**400),
+        (("long_prompts", 0, "found"), "yes"),
+        (("speed_up", "ratio"), None),
+        (("timings_s",), [1.0]),
+        (("timings_s", "total"), "long"),
+        (("reference",), "PR 51145"),
+        (("cause",), "no idea"),
+    ],
+    ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_a_report_with_a_value_of_another_kind_is_refused_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    place: tuple[str | int, ...],
+    value: object,
+) -> None:
+    """A figure that is text, NaN or a table is told when the file is read; exit 2."""
+    path, good = tmp_path / "other.json", tmp_path / "good.json"
+    path.write_text(_with(place, value), "utf-8")
+    report().write(good)
+    for pair in ([str(path), str(good)], [str(good), str(path)]):
+        assert smoke.main(["compare", *pair]) == 2
+        printed = capsys.readouterr()
+        assert printed.err.startswith(f"smoke: {path}: not a whole report (")
+        assert len(printed.err.splitlines()) == 1 and printed.out == ""
+
+
+def test_a_report_without_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """/dev/zero is read no further than a report can be long."""
+    assert smoke.main(["compare", "/dev/zero", "/dev/zero"]) == 2
+    assert capsys.readouterr().err.startswith("smoke: /dev/zero: File too large; give a report")
+
+
+def test_a_comparison_cut_short_by_its_reader_is_quiet(tmp_path: Path) -> None:
+    """What `| head` closes early ends with 141 and without a traceback."""
+    path = tmp_path / "report.json"
+    report().write(path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "healthcheck", "smoke", "compare", str(path), str(path)]
+    with os.fdopen(writer, "wb") as gone:
+        ran = subprocess.run(command, cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, timeout=120)
+    assert (ran.returncode, ran.stderr) == (141, b"")
 
 
 def test_every_code_has_one_reason() -> None:
@@ -266,6 +338,16 @@ def test_the_status_line_fits_and_fills() -> None:
     assert terminal.bar(0, 4, "chat", 3.2, 80) == "[--------------------] 1/4 chat 3 s"
     assert terminal.bar(2, 4, "chat", 3.2, 80).startswith("[##########----------] 3/4")
     assert len(terminal.bar(2, 4, "a long name of a part", 3.2, 30)) == 29
+
+
+def test_the_table_shows_a_servers_texts_as_text() -> None:
+    """No escape sequence and no half character of a server reaches a terminal; the cause is told."""
+    told = terminal.table(hostile(), width=200)
+    told.encode()
+    assert "\x1b" not in told
+    assert "\x00" not in told
+    assert "cause: " in told
+    assert "  line 3: " in told
 
 
 def test_the_table_has_colour_only_where_asked() -> None:

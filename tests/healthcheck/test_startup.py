@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from healthcheck import explain, log_follow
+from healthcheck import explain
 from healthcheck.cause import LOOK_BYTES, PAUSE_S, Log
-from healthcheck.explain import Explainer, explain_stream
-from healthcheck.startup import STAGES, Stage, Startup
+from healthcheck.explain import Explainer, explain_stream, following
+from healthcheck.explain.startup import STAGES, Stage, Startup
 from healthcheck.verdict import State
 from tests.support.log_samples import SAMPLES
 
@@ -326,7 +326,7 @@ def test_a_start_beyond_the_search_is_not_known(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start too far back has no timeline, and the end of the log is read all the same."""
-    monkeypatch.setattr(log_follow, "SEARCH_BYTES", 2 * 1024 * 1024)
+    monkeypatch.setattr(following, "SEARCH_BYTES", 2 * 1024 * 1024)
     path = tmp_path / "server.log"
     died = f"(Worker pid=2) {SAMPLES['rocm.mem_fault']}\n"
     path.write_bytes(_start(0).encode() + _access_lines(6 * 1024 * 1024) + died.encode())

@@ -1,6 +1,7 @@
 """The command line of the audit: what it opens, refuses, prints and exits with."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -288,6 +289,34 @@ def test_the_module_runs_by_itself(tree: Path) -> None:
     """``python3 -m patches.audit`` exits with the code of the audit."""
     command = [sys.executable, "-m", "patches.audit", str(tree), "--platform", "amd"]
     assert subprocess.run(command, capture_output=True).returncode == 1
+
+
+@pytest.mark.parametrize("module", [("patches", "audit"), ("patches.audit",)], ids=" ".join)
+def test_a_reader_that_has_had_enough_sees_no_traceback(
+    tree: Path, module: tuple[str, ...]
+) -> None:
+    """What `| head` closes early ends with 141, as SIGPIPE ends a program, and quietly."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", *module, str(tree)]
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "loop", "empty/vllm", "empty"], ids=lambda name: name[:9]
+)
+def test_a_place_that_cannot_be_looked_into_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """A name too long for the system, a link to itself, a file: one line, exit 2."""
+    (tmp_path / "empty").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    code, out, err = run(capsys, tmp_path / name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"audit: {tmp_path / name}: ")
+    assert err.count("\n") == 1
 
 
 def test_json_says_everything(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

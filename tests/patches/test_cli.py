@@ -244,3 +244,26 @@ def test_show_says_what_the_build_of_an_image_proved(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"patches: {tmp_path}/provenance.json: is not what the build")
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[", "null", '{"audit": {}}', "[" * 100_000], ids=lambda text: text[:9]
+)
+def test_a_provenance_that_is_none_is_told_in_one_line(tmp_path: Path, content: str) -> None:
+    """A file that the build did not write: exit 1, its name, nothing on stdout."""
+    shutil.copytree(REPOSITORY / "patches", tmp_path / "patches")
+    (tmp_path / "provenance.json").write_text(content)
+    command = [sys.executable, "-m", "patches", "show"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"patches: {tmp_path}/provenance.json: is not what the build")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["apply", "show"])
+def test_a_name_too_long_for_the_system_is_told_in_one_line(command: str) -> None:
+    """Exit code 2, as for every ROOT that holds no vLLM."""
+    done = run(command, f"/{'x' * 300}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "File name too long: name the folder that holds vllm/" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

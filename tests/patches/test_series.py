@@ -8,7 +8,7 @@ import pytest
 from patches import series
 from patches.errors import SeriesError
 from patches.series import Probe
-from tests.support.made_series import MadePatch, write_series
+from tests.support.made_series import MadePatch, sha256, write_series
 from tests.support.vllm_trees import tree
 
 BEFORE, AFTER = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
@@ -142,6 +142,13 @@ def test_stray_patch_is_refused(tmp_path: Path) -> None:
         ("Probe: text", "Probe: smell", "is neither 'class-attribute CLASS.NAME' nor 'text STR"),
         ("Probe: text upstream has it", "Probe: text", "X-Upstream-Probe: 'text' is neither"),
         ("X-Upstream-Probe: text upstream has it\n", "", "vllm/x.py has no X-Upstream-Probe"),
+        (
+            "X-Upstream-Probe: text",
+            "X-Upstream-Probe: text a\nX-Upstream-Probe: text",
+            "X-Upstream-Probe: given twice for vllm/x.py",
+        ),
+        ("---\n---", "X-Target: vllm/x.py\n---\n---", "X-Target: vllm/x.py is declared twice"),
+        (f"{sha256(BEFORE)} ->", f"{sha256(AFTER)} ->", "before and after are the same hash"),
         ("+++ b/vllm/x", "+++ b/vllm/y", "vllm/x.py becomes vllm/y.py"),
         ("-b = 2", "*b = 2", "not a hunk line"),
     ],

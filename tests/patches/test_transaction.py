@@ -102,6 +102,21 @@ def test_kill_is_never_half_a_series(step: str, reverse: bool, root: Path, loade
 
 
 @pytest.mark.parametrize("step", HALF_DONE)
+def test_an_interrupt_takes_back_what_was_begun(step: str, root: Path, loaded: Series) -> None:
+    """Ctrl-C in the middle leaves the tree as it was, with nothing staged, and goes on up."""
+    before = snapshot(root)
+
+    def interrupt(name: str) -> None:
+        if name == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        apply(root, loaded, step=interrupt)
+    assert snapshot(root) == before
+    assert _states(root, loaded) == {"pending"}
+
+
+@pytest.mark.parametrize("step", HALF_DONE)
 def test_rollback_comes_before_refusal(step: str, root: Path, loaded: Series) -> None:
     """After a kill, even a run that then refuses the series leaves no half of the earlier one."""
     _killed_at(step, root, loaded)

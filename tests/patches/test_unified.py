@@ -41,6 +41,18 @@ def test_hunk_applies_at_its_line() -> None:
     assert diff.apply(BEFORE) == b"one\ntwo\n3\n3.5\nfour\nfive\n"
 
 
+@pytest.mark.parametrize(("content", "fits"), [(b"a\n", True), (b"a\nb\n", False)])
+def test_a_change_at_the_end_of_the_file_applies_there_only(content: bytes, fits: bool) -> None:
+    """Where no context follows a change the file must end, as GNU patch has it."""
+    (diff,) = unified.parse(b"--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n a\n+b\n")
+    if fits:
+        assert diff.apply(content) == b"a\nb\n"
+        assert diff.apply(b"a\nb\n", reverse=True) == content
+        return
+    with pytest.raises(unified.DiffError, match="line 1 does not fit"):
+        diff.apply(content)
+
+
 def test_reverse_restores_the_content() -> None:
     """Applying a diff and then reversing it gives the first content back."""
     (diff,) = unified.parse(DIFF)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rehearsal import server
+from deploy.rehearsal import server, supervisor
 from deploy.rehearsal.environment import FAULTS, check_fault, prepare
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.supervisor import free_port
@@ -64,6 +64,46 @@ def test_port_in_use_is_refused_before_anything(tmp_path: Path) -> None:
     assert finished.returncode == 1
     assert f"port {port} on 127.0.0.1: Address already in use" in one_line(finished)
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    """`a..b` cannot be looked up: exit 2 and one line."""
+    finished = serve(tmp_path / "cache", "--host", "a..b")
+    assert finished.returncode == 2
+    assert one_line(finished) == "rehearsal: --host a..b: is no name of a host"
+
+
+def test_a_cache_in_the_home_of_nobody_is_refused() -> None:
+    """`~nobody-here/x` is no folder: exit 1 and one line."""
+    finished = serve(Path("~no-such-user/x"), "--port", str(free_port()))
+    assert finished.returncode == 1
+    assert one_line(finished) == (
+        "rehearsal: cache ~no-such-user/x: has no home folder; set DSPARK_CACHE to a path"
+    )
+
+
+def test_logs_that_cannot_be_written_start_nothing(tmp_path: Path) -> None:
+    """A file where the folder of logs goes: one line, before any process."""
+    (tmp_path / "build").touch()
+    with (
+        pytest.raises(RehearsalError, match="logs go there: make it writable"),
+        supervisor.rehearsal(free_port(), free_port(), tmp_path / "build" / "logs"),
+    ):
+        pytest.fail("started")
+
+
+def test_an_unknown_drill_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    """Exit 2 and one line; nothing is made."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "deploy.rehearsal", "drills", "--out", str(tmp_path / "o"), "none"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert finished.returncode == 2
+    assert "drill none: unknown: use one of config.bad_flag, " in one_line(finished)
+    assert not (tmp_path / "o").exists()
 
 
 def test_unusable_cache_is_one_line(tmp_path: Path) -> None:

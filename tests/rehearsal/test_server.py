@@ -16,8 +16,9 @@ from deploy import recipe
 from deploy.rehearsal.tokenizer import VOCABULARY
 from healthcheck.client import Client
 from healthcheck.generate import Generator
-from healthcheck.loop import InlineRunner, Loop
+from healthcheck.loop import Loop
 from healthcheck.verdict import Policy, State
+from tests.support.inline_runner import InlineRunner
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer
 
 pytestmark = pytest.mark.real

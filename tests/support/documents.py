@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_OURS = ("build", "dist", "node_modules")
+NOT_OURS = ("build", "dist", "mutants", "node_modules")
 DOCUMENTS = sorted(
     path
     for path in ROOT.rglob("*.md")

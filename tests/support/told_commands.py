@@ -65,7 +65,7 @@ WITHOUT_PARSER: Mapping[str, Sequence[tuple[str, ...]]] = {
 # Own files that are run by their path; what follows goes to the server.
 SCRIPTS = ("docker/entrypoint.py", "docker/launch.py")
 # What the Makefile runs of others.
-MODULES_OF_OTHERS = ("mypy", "pytest", "ruff")
+MODULES_OF_OTHERS = ("mutmut", "mypy", "pip", "pytest", "ruff")
 
 # Programs of others: their subcommands and the options of them that the documents use.
 OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthcheck.log_findings import Explanation, Finding
-from healthcheck.log_traces import Frame
-from healthcheck.startup import Stage, Startup
+from healthcheck.explain.findings import Explanation, Finding
+from healthcheck.explain.startup import Stage, Startup
+from healthcheck.explain.traces import Frame
 
 
 def render(explanation: Explanation) -> str:

@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from healthcheck.log_traces import ExceptionSeen, Frame
+from healthcheck.explain.startup import Startup
+from healthcheck.explain.traces import ExceptionSeen, Frame
 from healthcheck.signatures import Severity
-from healthcheck.startup import Startup
 
 UNCLASSIFIED = "unclassified"  # the id of a finding that no signature knows
 NOT_IN_LOG = "cause not in this log"
@@ -22,6 +22,11 @@ class Verdict(StrEnum):
     CAUSE_NOT_IN_LOG = "cause-not-in-log"
     LOADING = "loading"  # neither ready nor a fault so far
     EMPTY = "empty"
+
+    @property
+    def is_bad(self) -> bool:
+        """The start failed, whether the log tells why or not."""
+        return self in (Verdict.FAILED, Verdict.CAUSE_NOT_IN_LOG)
 
 
 @dataclass(frozen=True)

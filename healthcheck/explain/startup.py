@@ -9,7 +9,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from healthcheck.log_lines import LogLine, printable
+from healthcheck.explain.lines import LogLine, printable
 
 NEW_START = "non-default args: "  # the API process prints it once, before it binds its port
 STAGES = ("listen", "config", "weights", "draft", "compile", "capture", "ready")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from healthcheck.log_lines import LONGEST_LINE
+from healthcheck.explain.lines import LONGEST_LINE
 
 BLOCK_BYTES = 262_144
 LONGEST_HEAD = 400  # bytes that hold a line's prefixes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from healthcheck.log_lines import LogLine, printable
+from healthcheck.explain.lines import LogLine, printable
 from healthcheck.signatures import Signature
 
 MOST_WAITS = 128  # remembered at once; a node has 8 ranks and few kinds of waits

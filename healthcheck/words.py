@@ -13,6 +13,11 @@ def clean(text: str) -> str:
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def one_line(text: str) -> str:
+    """The same on one line."""
+    return " ".join(clean(text).split())
+
+
 def short(text: str, width: int = 40) -> str:
     """The beginning of a text, on one line, in quotes."""
     return repr(" ".join(text.split())[:width])

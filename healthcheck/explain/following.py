@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from healthcheck.log_blocks import BLOCK_BYTES, LONGEST_HEAD, Blocks
-from healthcheck.log_lines import clean, parse
-from healthcheck.startup import NEW_START
+from healthcheck.explain.blocks import BLOCK_BYTES, LONGEST_HEAD, Blocks
+from healthcheck.explain.lines import clean, parse
+from healthcheck.explain.startup import NEW_START
 
 if TYPE_CHECKING:
-    from healthcheck.explain import Explainer
+    from healthcheck.explain.explainer import Explainer
 
 # Of a log that is there already: how far back its last start is looked for, and what is read of it
 # if none is found. A start is 25 kB if healthy, some MB with tracebacks of 8 ranks.

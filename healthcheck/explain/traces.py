@@ -6,7 +6,7 @@ import re
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from healthcheck.log_lines import LONGEST_TEXT, LogLine, printable
+from healthcheck.explain.lines import LONGEST_TEXT, LogLine, printable
 
 HEADER = "Traceback (most recent call last)"
 IGNORED = "Exception ignored in"  # Python goes on after the trace that follows

@@ -6,21 +6,15 @@ progress; what no signature knows is given as the first real exception, "unclass
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import dataclasses
-import json
-import os
 import re
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
-from healthcheck.log_blocks import LONGEST_HEAD, Block, read_blocks
-from healthcheck.log_findings import (
+from healthcheck.explain.blocks import LONGEST_HEAD, Block, read_blocks
+from healthcheck.explain.findings import (
     NOT_IN_LOG,
     UNCLASSIFIED,
     Attempt,
@@ -29,8 +23,7 @@ from healthcheck.log_findings import (
     Finding,
     Verdict,
 )
-from healthcheck.log_follow import follow
-from healthcheck.log_lines import (
+from healthcheck.explain.lines import (
     LONGEST_TEXT,
     LogClock,
     LogLine,
@@ -39,8 +32,8 @@ from healthcheck.log_lines import (
     pieces,
     printable,
 )
-from healthcheck.log_text import render
-from healthcheck.log_traces import (
+from healthcheck.explain.startup import NEW_START, START_LITERALS, Startup, Timeline
+from healthcheck.explain.traces import (
     HEADER,
     IGNORED,
     NATIVE_HEADS,
@@ -50,13 +43,8 @@ from healthcheck.log_traces import (
     Frame,
     Traces,
 )
-from healthcheck.log_waits import Wait, Waits
-from healthcheck.signatures import Phase, Severity, Signature, SignatureError, load
-from healthcheck.startup import NEW_START, START_LITERALS, Startup, Timeline
-
-__all__ = ["Explainer", "Explanation", "Finding", "Verdict", "explain_stream", "follow", "main"]
-
-GOOD, BAD, UNREADABLE = 0, 1, 2  # exit codes of the command
+from healthcheck.explain.waits import Wait, Waits
+from healthcheck.signatures import Phase, Severity, Signature, load
 
 MOST_PROCESSES = 16  # named for one finding
 MOST_EVIDENCE = 3  # lines for one finding
@@ -71,7 +59,6 @@ _ECHO = re.compile(r"(?:Received request|Generated response|Request \S{1,200} de
 _BEGINS_MESSAGE = re.compile(r"(?:\[\w{1,40}\] |[\w.]{1,200}: )?")
 _WARNS = (Severity.WARN, Severity.TRANSIENT, Severity.BENIGN)
 _CAUSES = (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
-_BAD = (Verdict.FAILED, Verdict.CAUSE_NOT_IN_LOG)
 _SHUTDOWN = "[shutdown] API server: shutdown triggered"
 _THROUGHPUT = re.compile(r"generation throughput: {0,2}(\d{1,9}\.\d)")
 _ERROR_LEVELS = ("ERROR", "CRITICAL")
@@ -367,7 +354,7 @@ class Explainer:
         warned = [seen for seen in current if seen.signature.severity is Severity.WARN]
         warned += [seen for seen in current if seen.quiet and not of.has(seen.signature)]
         # A start that has failed takes no longer, however long its log is silent.
-        failed = verdict in _BAD and not (cause and cause.state)
+        failed = verdict.is_bad and not (cause and cause.state)
         startup = attempt.timeline.startup(self._clock.last_line_s if failed else now)
         return Explanation(
             verdict=verdict,
@@ -580,75 +567,3 @@ def explain_stream(stream: BinaryIO, explainer: Explainer | None = None) -> Expl
     for block in read_blocks(stream):
         explainer.feed_block(block)
     return explainer.result()
-
-
-class _Settled:
-    """Stops following once the log has told how the start ended and has gone quiet."""
-
-    def __init__(self, explainer: Explainer) -> None:
-        self._explainer = explainer
-        self._pause = threading.Event()
-        self._lines = -1
-        self._settled = False
-
-    def is_set(self) -> bool:
-        """Whether the verdict will not change by itself."""
-        return self._settled
-
-    def wait(self, timeout: float) -> bool:
-        """Wait for `timeout` seconds, then look."""
-        self._pause.wait(timeout)
-        found = self._explainer.result()
-        quiet, self._lines = found.lines == self._lines, found.lines
-        over = found.verdict is Verdict.STARTED or bool(found.cause or found.wrappers)
-        self._settled = quiet and over
-        return self._settled
-
-
-def _explain(name: str, following: bool) -> Explanation:
-    explainer = Explainer()
-    # Whoever interrupts wants to know what was seen until then.
-    with contextlib.suppress(KeyboardInterrupt):
-        if name == "-":
-            explain_stream(sys.stdin.buffer, explainer)
-        elif following:
-            follow(Path(name), explainer, _Settled(explainer))
-        else:
-            with Path(name).open("rb") as stream:
-                explain_stream(stream, explainer)
-    return explainer.result()
-
-
-def main(argv: list[str]) -> int:
-    """The command `explain LOGFILE|-`; returns 0 if no fault was found, 1 if one was, 2 if the log
-    cannot be read."""
-    parser = argparse.ArgumentParser(
-        prog="python3 -m healthcheck explain",
-        description="Say what a vLLM log tells about its start, and why it failed.",
-    )
-    parser.add_argument("log", metavar="LOGFILE", help="the server's log, or - for standard input")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument(
-        "--follow", action="store_true", help="wait until the log shows how the start ended"
-    )
-    options = parser.parse_args(argv)
-    try:
-        explanation = _explain(options.log, options.follow)
-    except OSError as e:
-        reason = e.strerror or type(e).__name__
-        print(
-            f"explain: cannot read {options.log!r}: {reason}; give a log file, or - for standard "
-            "input",
-            file=sys.stderr,
-        )
-        return UNREADABLE
-    except SignatureError as e:
-        print(f"explain: {e}", file=sys.stderr)
-        return UNREADABLE
-    as_json = options.format == "json"
-    page = json.dumps(explanation.as_dict(), indent=2) if as_json else render(explanation)
-    try:
-        print(page, flush=True)
-    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BAD if explanation.verdict in _BAD else GOOD

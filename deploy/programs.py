@@ -1,0 +1,27 @@
+"""What every program does at its edges: a reader that is gone, an interrupt, odd file names."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+INTERRUPTED, READER_GONE = 130, 141  # as a shell tells a death by SIGINT or SIGPIPE
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Exit with what `main` returns; an interrupt or a reader that is gone shows no traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A file name that is not UTF-8 is printed as the bytes that it was given in.
+        sys.stdout.reconfigure(errors="surrogateescape")
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = READER_GONE
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)

@@ -1,0 +1,44 @@
+"""What the health service makes of an answer of /v1/models."""
+
+import pytest
+
+from healthcheck import listing
+from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.listing import Listing
+from healthcheck.reasons import Note
+
+
+def _answer(body: bytes, status: int = 200) -> Answer:
+    return Answer(status, body, "application/json", 0.1)
+
+
+def test_the_names_and_the_first_ones_length_are_read() -> None:
+    """A server may answer to several names, and need not say how much it takes."""
+    body = b'{"data": [{"id": "a", "max_model_len": 8192}, {"id": "b"}]}'
+    assert listing.read(_answer(body)) == Listing(("a", "b"), 8192)
+    assert listing.read(_answer(b'{"data": [{"id": "a"}]}')) == Listing(("a",), None)
+    assert listing.read(_answer(b'{"data": []}')) == Listing((), None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Failure(FailureKind.TIMEOUT, "no whole answer in time"), "server.unknown"),
+        (_answer(b"", 401), "config.unauthorized"),
+        (_answer(b"", 403), "config.unauthorized"),
+        (_answer(b"", 307), "server.redirect"),
+        (_answer(b"", 500), "server.unknown"),
+        (_answer(b"<html>"), "server.unknown"),
+        (_answer(b"[" * 100_000), "server.unknown"),
+        (_answer(b"[]"), "server.unknown"),
+        (_answer(b'{"data": [1]}'), "server.unknown"),
+        (_answer(b'{"data": [{"id": "a", "max_model_len": "long"}]}'), "server.unknown"),
+        (_answer(b'{"data": [{"id": "a", "max_model_len": NaN}]}'), "server.unknown"),
+    ],
+)
+def test_what_is_no_listing_has_its_reason(answer: Answer | Failure, code: str) -> None:
+    """A refused key and a redirect are told apart from what is not understood, in one line."""
+    seen = listing.read(answer)
+    assert isinstance(seen, Note)
+    assert seen.code == code
+    assert "\n" not in str(seen)
