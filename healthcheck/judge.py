@@ -24,6 +24,7 @@ ARGMAX_CHANCE = 1e-4
 CHANCE = "chance_of_all_argmax"
 # vLLM writes -inf as -9999.0 in a completion's logprobs.
 NO_LOGPROB = -9999.0
+MOST_TOKENS = 1 << 20  # of one of our answers, which asks for some hundred
 # Logprobs come as float32 printed in full: equal means equal up to its last bits.
 LOGPROB_TOLERANCE = 1e-5
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -216,7 +217,7 @@ def read(answer: Answer) -> Completion | Failure:
         return body
     try:
         return _completion(body)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as e:
         detail = f"not a completion: {type(e).__name__}: {e}"[:200]
         return Failure(FailureKind.MALFORMED, detail)
 
@@ -239,7 +240,10 @@ def _completion(body: Any) -> Completion:
         tokens = names
     else:
         # Neither ids nor logprobs: the count is known, the tokens are not.
-        tokens = (text,) * int(body["usage"]["completion_tokens"]) if text else ()
+        count = int(body["usage"]["completion_tokens"])
+        if not 0 <= count <= MOST_TOKENS:
+            raise ValueError(f"usage counts {count} tokens")
+        tokens = (text,) * count if text else ()
     return Completion(text, tokens, logprobs, top)
 
 

@@ -32,7 +32,7 @@ def read(answer: Answer | Failure) -> Listing | Note:
         return Note("server.unknown", f"/v1/models: {body.detail}")
     try:
         return _listing(body)
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         return Note("server.unknown", f"/v1/models: {type(e).__name__}: {e}"[:200])
 
 

@@ -277,6 +277,11 @@ def test_no_answer_is_unknown(kind: FailureKind, code: str) -> None:
         '{"choices": [{"text": 7}]}',
         '{"choices": [{"text": "a", "logprobs": {"token_logprobs": [null], "tokens": ["a"]}}]}',
         "[" * 100_000,
+        '{"choices": [{"text": "a"}], "usage": {"completion_tokens": 1e999}}',
+        '{"choices": [{"text": "a"}], "usage": {"completion_tokens": 1000000000000}}',
+        '{"choices": [{"text": "a"}], "usage": {"completion_tokens": -1}}',
+        f'{{"choices": [{{"text": "a", "token_ids": [1], "logprobs": {{"token_logprobs": [{10**400}],'
+        ' "tokens": ["a"]}}]}',
     ],
 )
 def test_an_answer_that_is_no_completion_is_unknown(body: str) -> None:

@@ -34,6 +34,7 @@ def test_the_names_and_the_first_ones_length_are_read() -> None:
         (_answer(b'{"data": [1]}'), "server.unknown"),
         (_answer(b'{"data": [{"id": "a", "max_model_len": "long"}]}'), "server.unknown"),
         (_answer(b'{"data": [{"id": "a", "max_model_len": NaN}]}'), "server.unknown"),
+        (_answer(b'{"data": [{"id": "a", "max_model_len": 1e999}]}'), "server.unknown"),
     ],
 )
 def test_what_is_no_listing_has_its_reason(answer: Answer | Failure, code: str) -> None:
