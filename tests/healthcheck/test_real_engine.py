@@ -125,7 +125,8 @@ def test_a_stop_in_mid_stream_is_seen(watched: Watched) -> None:
     answers: list[int] = []
 
     def ask() -> None:
-        answer = watched.engine.complete(max_tokens=200, timeout=GATE_DEADLINE_S)
+        # Longer than two looks, even where nothing else runs.
+        answer = watched.engine.complete(max_tokens=800, timeout=GATE_DEADLINE_S)
         answers.append(answer.status_code)
 
     asking = threading.Thread(target=ask)

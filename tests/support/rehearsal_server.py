@@ -147,13 +147,14 @@ class RehearsalServer:
             self._family |= {leader, *leader.children(recursive=True)}
         return self._family
 
-    def survivors(self) -> list[psutil.Process]:
-        """Processes of the server that still run; zombies are ended processes."""
-        alive = []
-        for process in self.remember_family():
-            with contextlib.suppress(psutil.Error):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    alive.append(process)
+    def survivors(self, within_s: float = 0.0) -> list[psutil.Process]:
+        """Processes of the server that still run, after `within_s` at most: a child ends when it
+        notices that its parent has. Zombies are ended processes."""
+        until = time.monotonic() + within_s
+        while alive := [process for process in self.remember_family() if _runs(process)]:
+            if time.monotonic() >= until:
+                break
+            time.sleep(0.1)
         return alive
 
     def stop(self) -> None:
@@ -183,3 +184,9 @@ class RehearsalServer:
         if self._trigger:
             kept["REHEARSAL_TRIGGER"] = str(self._trigger)
         return kept
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
