@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from deploy import environment, programs, recipe
+from deploy.addresses import http_parts
 from deploy.environment import SetupError
 from deploy.files import SecretError, read_secret, why_not_writable, write_whole
 from deploy.preflight import checks, facts
@@ -465,14 +466,8 @@ def _target(args: argparse.Namespace, host: Host, loaded: Recipe) -> Target:
             f"{', '.join(loaded.profiles)}"
         )
     url = args.url or f"http://127.0.0.1:{profile.ports.serve}"
-    try:
-        parts = urlsplit(url)
-        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        usable = named and url.isprintable()
-        (parts.hostname or "").encode("idna")  # as a lookup of the name does
-    except ValueError:
-        usable = False
-    if not usable or parts.username or parts.password:
+    parts = http_parts(url)
+    if parts is None or parts.username or parts.password:
         raise EvidenceError(f"--url: got {url!r}; give http://HOST:PORT of a running server")
     key = ""
     if args.api_key_file:

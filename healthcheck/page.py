@@ -156,16 +156,12 @@ def _acceptance(data: Mapping[str, Any]) -> str:
         title = f"engine {name}" if len(data["engines"]) > 1 else "accepted per draft"
         caption = (
             f"{seen['drafts']} drafts, {since}; {seen['length']:.2f} tokens a step, "
-            f"{seen['rate']:.0%} of draft tokens; whiskers: Wilson bounds, each one-sided 99 %; "
+            f"{seen['rate']:.0%} of draft tokens; {plots.WHISKERS}; "
             f"dashed: the floor of the first position, {floor:.0%}"
         )
-        positions = [
-            plots.Column(str(at), rate, low, high, None if at else floor, "floor")
-            for at, (rate, (low, high)) in enumerate(
-                zip(seen["per_position"], seen["intervals"], strict=True)
-            )
-        ]
-        plot = plots.columns(title, "draft position", positions, lambda v: f"{v:.0%}", 1.0)
+        rates = seen["per_position"]
+        marks = [floor, *[None] * (len(rates) - 1)]
+        plot = plots.by_position(title, rates, seen["intervals"], marks, "floor")
         parts.append(f"<figure>{plot}<figcaption>{_text(caption)}</figcaption></figure>")
     if not parts:
         return ""

@@ -19,6 +19,7 @@ STYLE = """
 .plot .mark{stroke:var(--mark);stroke-width:3;stroke-dasharray:6 3;fill:none}
 figure{margin:0}figcaption{font-size:.85rem;color:var(--none)}
 """
+WHISKERS = "whiskers: Wilson bounds, each one-sided 99 %"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 22, 54
 _TICKS = 4
 
@@ -62,6 +63,21 @@ def columns(
         f'<text class="mid" x="{middle:.0f}" y="{HEIGHT - 6}">{html.escape(x_title)}</text>'
     )
     return "".join([*parts, "</svg>"])
+
+
+def by_position(
+    title: str,
+    rates: Sequence[float],
+    intervals: Sequence[tuple[float, float]],
+    marks: Sequence[float | None],
+    marked: str = "reference",
+) -> str:
+    """The plot of acceptance per draft, a column for each draft position; WHISKERS captions it."""
+    given = [
+        Column(str(at), rate, low, high, mark, marked)
+        for at, (rate, (low, high), mark) in enumerate(zip(rates, intervals, marks, strict=True))
+    ]
+    return columns(title, "draft position", given, lambda rate: f"{rate:.0%}", 1.0)
 
 
 def _axis(end: float, step: float, shown: Callable[[float], str]) -> Iterator[str]:

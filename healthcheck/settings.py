@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from deploy import recipe
+from deploy.addresses import http_parts
 from deploy.files import SecretError, read_secret
 from deploy.recipe import RecipeError
 from healthcheck.client import Secret
@@ -108,14 +108,8 @@ def make(
 def url(setting: str, value: str) -> str:
     """An http address without a trailing slash. Raises SettingsError."""
     fix = "give an address such as http://127.0.0.1:8000"
-    try:
-        parts = urlsplit(value)
-        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        usable = named and value.isprintable()
-        (parts.hostname or "").encode("idna")  # as a lookup of the name does
-    except ValueError:
-        usable = False
-    if not usable:
+    parts = http_parts(value)
+    if parts is None:
         raise SettingsError(f"{setting}: got {value!r}; {fix}")
     if parts.username or parts.password:
         raise SettingsError(f"{setting}: holds a user name; secrets go into --api-key-file")

@@ -129,13 +129,11 @@ def _speculation(report: Report) -> Iterator[str]:
 
 
 def _acceptance_plot(seen: Acceptance, report: Report) -> str:
-    positions = [
-        Column(str(i), rate, low, high, _number(report, f"acceptance_position_{i}"))
-        for i, (rate, (low, high)) in enumerate(zip(seen.per_position, seen.intervals, strict=True))
-    ]
-    plot = columns("accepted per draft", "draft position", positions, lambda v: f"{v:.0%}", 1.0)
-    caption = f"{seen.drafts} drafts; whiskers: Wilson bounds, each one-sided 99 %"
-    if any(column.mark is not None for column in positions):
+    rates = seen.per_position
+    marks = [_number(report, f"acceptance_position_{i}") for i in range(len(rates))]
+    plot = plots.by_position("accepted per draft", rates, seen.intervals, marks)
+    caption = f"{seen.drafts} drafts; {plots.WHISKERS}"
+    if any(mark is not None for mark in marks):
         caption += f"; dashed: {_e(report.reference.get('source', 'reference'))}"
     return f"<figure>{plot}<figcaption>{caption}</figcaption></figure>"
 
