@@ -7,8 +7,8 @@ Runs docker/entrypoint.py with the arguments.
 VLLM_API_KEY_FILE and HF_TOKEN_FILE name files whose one line becomes VLLM_API_KEY and HF_TOKEN; an
 empty file sets nothing.
 DSPARK_LOG names a file that gets a copy of all output, for the health service to explain a failed
-start from. Each start begins a new file and keeps the last one as FILE.1, as does a full file. The
-image's provenance.json is copied beside it, for the health service to show.
+start from. Each start begins a new file and keeps the last one that is not empty as FILE.1, as does
+a full file. The image's provenance.json is copied beside it, for the health service to show.
 The exit code is the server's. Exit code 1 before it starts: a file cannot be read or written.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import select
 import shutil
@@ -23,7 +24,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, BinaryIO
@@ -42,6 +43,8 @@ PROVENANCE = Path(__file__).resolve().parent.parent / "provenance.json"
 LOG_LIMIT_BYTES = 50_000_000
 # How long what is left in the pipe is waited for once the server has ended.
 LEFTOVER_S = 5.0
+# How long a copy that could not be written is left alone.
+RETRY_S = 5.0
 _POLL_S = 0.2
 _BLOCK_BYTES = 65536
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -52,36 +55,70 @@ class LaunchError(RuntimeError):
 
 
 class LogFile:
-    """The copy of the output: begun anew when made, rotated when full. Raises LaunchError."""
+    """The copy of the output: begun anew when made, rotated by its size. Raises LaunchError.
 
-    def __init__(self, path: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
+    A file that holds something becomes FILE.1 once its successor is written: a full disk costs what
+    comes meanwhile, and nothing that was written before.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        limit_bytes: int = LOG_LIMIT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
-        self._file: BinaryIO | None = None
+        self._clock = clock
+        self._gap = b""  # what tells the reader that something is missing
+        self._retry_at = -math.inf
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._begin()
+            self._file = self._begin(b"")
         except OSError as e:
             fix = "give a file in a folder that can be written, or leave it unset"
             raise LaunchError(f"{LOG}: {path}: {e.strerror}; {fix}") from e
 
     def write(self, data: bytes) -> None:
-        """Add to the copy. A disk that fills up costs the copy, never the server."""
+        """Add to the copy. An error costs the copy what comes within RETRY_S, never the server."""
+        if self._clock() < self._retry_at:
+            return
+        block = self._gap + data
         try:
-            if self._file is None or self._file.tell() >= self._limit_bytes:
-                self._begin()
-            assert self._file is not None
-            self._file.write(data)
-        except OSError:
-            self._file = None
+            if os.fstat(self._file.fileno()).st_size < self._limit_bytes:
+                write_all(self._file.fileno(), block)
+            else:
+                full, self._file = self._file, self._begin(block)
+                full.close()
+            self._gap = b""
+        except OSError as e:
+            self._gap = f"\nlaunch: output is missing here: {e.strerror}\n".encode()
+            self._retry_at = self._clock() + RETRY_S
 
-    def _begin(self) -> None:
+    def _begin(self, first: bytes) -> BinaryIO:
+        """A file that holds `first`, put in the place of the present one."""
         if self._path.exists() and not self._path.is_file():
             # Renaming it would take a device, or a folder with all that is in it, from its place.
             raise OSError(errno.EINVAL, "is there and is no file", str(self._path))
-        if self._path.exists():
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
-        self._file = self._path.open("ab", buffering=0)
+        unfinished = self._path.with_name(f"{self._path.name}.new")
+        unfinished.unlink(missing_ok=True)
+        file = unfinished.open("ab", buffering=0)
+        try:
+            write_all(file.fileno(), first)
+            if self._path.exists() and self._path.stat().st_size:
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            unfinished.replace(self._path)
+        except OSError:
+            file.close()
+            unfinished.unlink(missing_ok=True)
+            raise
+        return file
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte; a disk that is filling up takes fewer at first. Raises OSError."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -171,8 +208,8 @@ def copy_output(server: subprocess.Popen[bytes], pipe: IO[bytes], log: LogFile) 
             data = os.read(pipe.fileno(), _BLOCK_BYTES)
             if not data:
                 return
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            with contextlib.suppress(OSError):  # nobody reads it, or it is a file on a full disk
+                write_all(sys.stdout.fileno(), data)
             log.write(data)
         if until is None and server.poll() is not None:
             until = time.monotonic() + LEFTOVER_S

@@ -1,11 +1,14 @@
 """docker/launch.py: secrets from files, the copy of the log, signals and exit codes."""
 
+import contextlib
 import importlib.util
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -171,6 +174,85 @@ def test_a_disk_that_fills_up_costs_the_copy_and_no_output(tmp_path: Path) -> No
     assert (ran.returncode, ran.stderr) == (7, "")
     assert ran.stdout == "".join(f"{n:01000}" for n in range(1, 7))
     assert 0 < log.stat().st_size <= 1024
+
+
+@contextlib.contextmanager
+def no_room_beyond(size_bytes: int) -> Iterator[None]:
+    """No file of this process grows beyond a size, as on a full disk: short writes, then errors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_costs_nothing_that_was_written(tmp_path: Path) -> None:
+    """However often a write fails: the log keeps all that fitted, and the one before it is kept."""
+    now = [0.0]
+    path, before = tmp_path / "log", tmp_path / "log.1"
+    path.write_bytes(b"the start before")
+    log = module().LogFile(path, clock=lambda: now[0])
+    log.write(b"0123456789")
+    with no_room_beyond(15):
+        for _ in range(6):
+            log.write(b"abcdefgh")
+            now[0] += 60
+    assert path.read_bytes() == b"0123456789abcde"
+    assert before.read_bytes() == b"the start before"
+
+
+def test_a_full_file_is_kept_until_there_is_room_for_the_next(tmp_path: Path) -> None:
+    """A rotation that cannot write takes the place of nothing, and is made when it can."""
+    now = [0.0]
+    path, before = tmp_path / "log", tmp_path / "log.1"
+    before.write_bytes(b"earlier")
+    log = module().LogFile(path, limit_bytes=10, clock=lambda: now[0])
+    log.write(b"0123456789")
+    with no_room_beyond(0):
+        for _ in range(6):
+            log.write(b"lost")
+            now[0] += 60
+        assert (path.read_bytes(), before.read_bytes()) == (b"0123456789", b"earlier")
+        assert len(list(tmp_path.iterdir())) == 2
+    log.write(b"found")
+    assert before.read_bytes() == b"0123456789"
+    assert path.read_bytes().endswith(b"found")
+
+
+def test_a_gap_in_the_copy_is_told_in_it(tmp_path: Path) -> None:
+    """After an error the copy pauses, then goes on and says where and why something is missing."""
+    now = [0.0]
+    launcher = module()
+    log = launcher.LogFile(tmp_path / "log", clock=lambda: now[0])
+    with no_room_beyond(4):
+        log.write(b"before")
+    log.write(b"too soon")
+    now[0] = launcher.RETRY_S
+    log.write(b"after")
+    told = b"befo\nlaunch: output is missing here: File too large\nafter"
+    assert (tmp_path / "log").read_bytes() == told
+
+
+def test_a_start_that_wrote_nothing_is_not_kept(tmp_path: Path) -> None:
+    """Restarts on a full disk leave FILE.1 what the last server said that could say something."""
+    path = tmp_path / "log"
+    module().LogFile(path).write(b"why it died")
+    for _ in range(3):
+        module().LogFile(path)
+    assert path.read_bytes() == b""
+    assert (tmp_path / "log.1").read_bytes() == b"why it died"
+
+
+def test_a_reader_that_leaves_ends_no_server(tmp_path: Path) -> None:
+    """Output that nobody takes any more still reaches the copy, and the exit code is kept."""
+    log = tmp_path / "log"
+    process = launch("sh", "-c", "echo up; sleep 0.5; echo more; exit 7", DSPARK_LOG=str(log))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.stdout.close()
+    assert process.wait(timeout=60) == 7
+    assert log.read_text() == "up\nmore\n"
 
 
 def test_the_provenance_lies_beside_the_log(tmp_path: Path) -> None:
