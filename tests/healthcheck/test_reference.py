@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from healthcheck import reference, signatures
-from healthcheck.reasons import REASONS, SMOKE_REASONS
+from healthcheck.reasons import GARBAGE, REASONS, SMOKE_REASONS, Kind
 
 
 def test_the_page_is_what_its_tables_say() -> None:
@@ -20,6 +20,11 @@ def test_every_code_has_its_row_once() -> None:
     rows = [line.split(" | ")[0] for line in reference.page().splitlines() if line[:3] == "| `"]
     codes = [*REASONS, *SMOKE_REASONS, *[s.id for s in signatures.load()]]
     assert sorted(rows) == sorted(f"| `{code}`" for code in codes)
+
+
+def test_garbage_is_what_a_model_writes() -> None:
+    """Every code that may end a start for a new one is a reason about the model's own answer."""
+    assert {REASONS[code].kind for code in GARBAGE} == {Kind.MODEL}
 
 
 def test_an_old_page_is_told_and_rewritten(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,11 +22,12 @@ from healthcheck.generate import Generator
 from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import Loop
 from healthcheck.provenance import Provenance
+from healthcheck.reasons import GARBAGE
 from healthcheck.settings import Settings
 from healthcheck.verdict import Policy, State
 from tests.support.inline_runner import InlineRunner
 from tests.support.running_service import PATIENCE_S, QUICK, Running, running
-from tests.support.scripted_server import MODEL, error, scripted_server
+from tests.support.scripted_server import MODEL, Reply, completion, error, scripted_server
 
 DATA = Path(__file__).with_name("data")
 TOKEN = "t0ken-of-the-test"
@@ -65,6 +67,25 @@ def test_a_bad_model_is_never_ready() -> None:
         answer = it.get("/readyz")
         assert answer.status_code == 503
         assert answer.text == "SMOKE numerics.nan gate.failed\n"
+
+
+def test_a_gate_that_reads_garbage_names_it_where_no_token_is_needed() -> None:
+    """/startupz is open and terse: the codes behind its state tell garbage from other failures."""
+    with running(token=TOKEN, start=False) as it:
+        it.target.on_completion = repeated
+        it.loop.start()
+        it.wait(lambda: it.loop.snapshot.memory.gate.failures > 0)
+        answer = it.get("/startupz")
+        state, *codes = answer.text.split()
+        assert (answer.status_code, state) == (503, "SMOKE")
+        assert GARBAGE.intersection(codes) == {"text.one_token"}
+
+
+def repeated(payload: Mapping[str, Any]) -> Reply:
+    """One token over and over, as a process whose graphs replay wrongly may write."""
+    body = completion(payload["prompt"], payload["seed"], payload["max_tokens"])
+    body["choices"][0]["token_ids"] = [7] * payload["max_tokens"]
+    return 200, json.dumps(body).encode()
 
 
 def test_verbose_explains() -> None:
