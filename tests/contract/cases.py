@@ -35,6 +35,7 @@ def runtime_questions(folder: Path) -> dict[str, dict[str, Any]]:
         "nan bonus": _nan(3072, step=2, temperature=1.0),
         "nan bonus, last block in part": _nan(2500, step=2, temperature=1.0),
         "nan greedy": _nan(3 * 8192, step=0, temperature=0.0),
+        "clamp": {"ask": "clamp", "model": plain},
     }
 
 

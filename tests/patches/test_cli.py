@@ -15,9 +15,10 @@ from tests.support.vllm_trees import slim_copy
 
 REPOSITORY = series.FOLDER.parent
 SHIPPED = series.load()
-TARGETS = [target.path for patch in SHIPPED.patches for target in patch.targets]
-NAMES = [patch.name for patch in SHIPPED.patches]
-AFTER = [patch.targets[0].pairs[0].after for patch in SHIPPED.patches]
+STEPS = [(patch, target) for patch in SHIPPED.patches for target in patch.targets]
+TARGETS = [target.path for _, target in STEPS]
+NAMES = [patch.name for patch, _ in STEPS]
+AFTER = [target.pairs[0].after for _, target in STEPS]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -95,21 +96,14 @@ def test_drift_is_one_line_with_both_hashes(root: Path) -> None:
     assert check.stderr == "patches: not carried, and the series does not fit this vLLM\n"
 
 
-@pytest.mark.parametrize(
-    ("version", "code", "states"),
-    [
-        ("0.26.0", 1, ["pending", "drifted", "drifted"]),
-        ("0.28.0", 1, ["upstream", "drifted", "upstream"]),
-        ("0.29.0", 0, ["upstream", "upstream", "upstream"]),
-    ],
-)
-def test_check_on_other_releases(
-    version: str, code: int, states: list[str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("version", "code"), [("0.26.0", 1), ("0.28.0", 1), ("0.32.0", 0)])
+def test_check_on_other_releases(version: str, code: int, tmp_path: Path) -> None:
     """--check names each patch's state; a release that still needs an unfitting patch fails."""
     done = run("apply", slim_copy(version, tmp_path, TARGETS), "--check")
     assert done.returncode == code
-    assert [line.split(": ")[0] for line in done.stdout.splitlines()] == states
+    states = [line.split(": ")[:2] for line in done.stdout.splitlines()]
+    assert [name for _, name in states] == NAMES
+    assert any(state in ("drifted", "missing") for state, _ in states) == bool(code)
 
 
 def test_interrupted_tree_fails_check_and_show(root: Path) -> None:
@@ -174,9 +168,7 @@ def test_show_is_the_provenance(root: Path) -> None:
     data = json.loads(run("show", root, "--format", "json").stdout)
     assert data["series"]["sha256"] == SHIPPED.sha256
     assert [patch["remove_when"] for patch in data["series"]["patches"]] == [
-        "the pin reaches vLLM >= 0.28.0",
-        "the pin reaches vLLM >= 0.29.0",
-        "the pin reaches vLLM >= 0.28.0",
+        f"the pin reaches vLLM >= {patch.upstream_since}" for patch in SHIPPED.patches
     ]
     assert data["tree"]["vllm_version"] == "0.27.1"
     assert data["tree"]["carried"] is True

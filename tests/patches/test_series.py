@@ -15,6 +15,7 @@ BEFORE, AFTER = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
 FILE = "vllm/x.py"
 ONE = MadePatch("0001-one.patch", {FILE: (BEFORE, AFTER)})
 NO_HASH = "0" * 64
+LATER = ["0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"]
 
 
 def _load_with(folder: Path, old: str, new: str) -> None:
@@ -29,9 +30,19 @@ def _load_with(folder: Path, old: str, new: str) -> None:
 def test_shipped_series_is_valid_and_says_when_to_go() -> None:
     """The shipped patches load, in order, each with an origin and the release that replaces it."""
     shipped = series.load()
-    assert [patch.name[:4] for patch in shipped.patches] == ["0001", "0002", "0003"]
-    assert [patch.upstream_since for patch in shipped.patches] == ["0.28.0", "0.29.0", "0.28.0"]
-    assert all("vllm-project/vllm/pull/" in patch.origin for patch in shipped.patches)
+    assert {patch.name[:4]: patch.upstream_since for patch in shipped.patches} == {
+        "0001": "0.28.0",
+        "0002": "0.29.0",
+        "0003": "0.28.0",
+        "0006": "0.30.0",
+    }
+    numbers = [patch.name[:4] for patch in shipped.patches]
+    assert numbers == sorted(numbers)
+    for patch in shipped.patches:
+        assert patch.origin.startswith(
+            ("upstream, https://github.com/vllm-project/vllm/", "vendor,")
+        )
+        assert (patch.upstream_url or "").startswith("https://github.com/vllm-project/vllm/")
 
 
 def test_first_patch_gives_the_file_of_the_next_release() -> None:
@@ -42,7 +53,7 @@ def test_first_patch_gives_the_file_of_the_next_release() -> None:
     assert hashlib.sha256(patched).hexdigest() == target.pairs[0].after
 
 
-@pytest.mark.parametrize("version", ["0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0"])
+@pytest.mark.parametrize("version", ["0.25.1", *LATER])
 def test_headers_name_the_releases_they_fit(version: str) -> None:
     """A release is listed beside a before-hash exactly if its file has that hash."""
     for patch in series.load().patches:
@@ -53,7 +64,7 @@ def test_headers_name_the_releases_they_fit(version: str) -> None:
             assert listed == ([seen] if target.pair_from(seen or "") else [])
 
 
-@pytest.mark.parametrize("version", ["0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.32.0"])
+@pytest.mark.parametrize("version", LATER)
 def test_probes_tell_which_release_has_a_change(version: str) -> None:
     """The upstream probe holds in the first release said to carry the change and in later ones."""
     release = tuple(map(int, version.split(".")))

@@ -1,7 +1,8 @@
 """Runs inside the rehearsal's vLLM: the real AMD DSpark draft on a CPU, asked what tests want to know.
 
 Usage: python -P amd_class_driver.py QUESTIONS ANSWERS, both JSON files. A question is an object with
-the name of a function below as "ask" and that function's arguments; answers keep the order.
+the name of a function below or of `amd_class_parts` as "ask" and that function's arguments; answers
+keep the order.
 
 What is real: vLLM's argument parser, the engine configuration, the speculator, the loader, the
 registry, the draft class of the AMD platform, drafting, rejection sampling. What is not: weights
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from patches.loadcheck import draft as amd
+from tests.support import amd_class_parts
 
 # Position of the token that a draft continues. Any does: the model's weights ignore it.
 _POSITION = 20
@@ -259,6 +261,7 @@ def _compiled_argmax() -> Iterator[None]:
 
 
 _QUESTIONS = {function.__name__: function for function in (load, sample, verify_nan, configure)}
+_QUESTIONS |= amd_class_parts.QUESTIONS
 
 
 def main() -> None:

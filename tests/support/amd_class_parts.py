@@ -1,0 +1,103 @@
+"""Questions to vLLM beside the draft class, answered by `amd_class_driver` in the same process.
+
+What is real is said at each; what stands in for something that needs a GPU is called a stand-in.
+"""
+
+import contextlib
+import enum
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+
+from patches.loadcheck import draft as amd
+
+
+def clamp(model: str) -> dict[str, Any]:
+    """Run the AITER experts of a loaded model and say which clamp AITER's kernel is handed.
+
+    Real: the model's configuration of its experts as loading made it, the quantization for AITER's
+    MXFP4 backend, `AiterExperts`, the registered op with its schema. AITER is a stand-in that only
+    records, and is said to be supported. Answers with the model's limit, and that of each call.
+    """
+    from vllm import _aiter_ops
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+    from vllm.model_executor.layers.fused_moe.experts.rocm_aiter_moe import AiterExperts
+    from vllm.model_executor.layers.fused_moe.oracle import mxfp4
+    from vllm.utils.torch_utils import direct_register_custom_op
+
+    with amd.speculator(model, "greedy") as (speculator, target):
+        speculator.load_model(target)
+        moe = next(m.moe_config for m in speculator.model.modules() if hasattr(m, "moe_config"))
+        scale = torch.ones(1)
+        quantization = mxfp4.make_mxfp4_moe_quant_config(
+            mxfp4.Mxfp4MoeBackend.AITER_MXFP4_BF16, scale, scale, swiglu_limit=moe.swiglu_limit
+        )
+        direct_register_custom_op(
+            "rocm_aiter_fused_moe",
+            _aiter_ops._rocm_aiter_fused_moe_impl,
+            dispatch_key="CPU",
+        )
+        experts = AiterExperts(moe, quantization)
+        states, weights, nothing = torch.zeros(3, moe.hidden_dim), torch.zeros(1), torch.zeros(0)
+        chosen = torch.zeros(3, moe.experts_per_token)
+        supported = mock.patch.object(_aiter_ops, "is_aiter_found_and_supported", lambda: True)
+        with supported, _recording_aiter() as calls:
+            experts.apply(
+                output=torch.zeros_like(states),
+                hidden_states=states,
+                w1=weights,
+                w2=weights,
+                topk_weights=chosen,
+                topk_ids=chosen.int(),
+                activation=MoEActivation.SILU,
+                global_num_experts=moe.num_experts,
+                expert_map=None,
+                a1q_scale=None,
+                a2_scale=None,
+                workspace13=nothing,
+                workspace2=nothing,
+                expert_tokens_meta=None,
+                apply_router_weight_on_input=False,
+            )
+        return {"limit": moe.swiglu_limit, "handed": [call["swiglu_limit"] for call in calls]}
+
+
+class _GateMode(enum.Enum):
+    SEPARATED = "separated"
+    INTERLEAVE = "interleave"
+
+
+@contextlib.contextmanager
+def _recording_aiter() -> Iterator[list[dict[str, Any]]]:
+    """A stand-in for the package `aiter` that computes nothing; gives the keywords of each call."""
+    calls: list[dict[str, Any]] = []
+
+    def fused_moe(
+        hidden_states: torch.Tensor, *arguments: Any, gate_mode: str = "", **keywords: Any
+    ) -> torch.Tensor:
+        calls.append(keywords)
+        return torch.zeros_like(hidden_states)
+
+    modules = {
+        "aiter": {"ActivationType": int, "QuantType": int},
+        "aiter.fused_moe": {"fused_moe": fused_moe},
+        "aiter.ops": {},
+        "aiter.ops.flydsl": {},
+        "aiter.ops.flydsl.moe_common": {"GateMode": _GateMode},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        sys.modules[name] = module
+    try:
+        yield calls
+    finally:
+        for name in modules:
+            del sys.modules[name]
+
+
+QUESTIONS = {function.__name__: function for function in (clamp,)}
