@@ -158,6 +158,19 @@ def decode_only_graphs(intent: Intent) -> Finding | None:
     )
 
 
+def logprobs_mode(intent: Intent) -> Finding | None:
+    """The health gate reckons with probabilities; logits under that name hide a greedy sampler."""
+    mode = str(intent.serve.get("logprobs-mode", "raw_logprobs"))  # vLLM's default
+    if mode.endswith("_logprobs"):
+        return None
+    return Finding(
+        "health.logprobs_mode",
+        True,
+        f"logprobs-mode: got {mode!r}; the health gate cannot tell sampling by logits: "
+        "give raw_logprobs or processed_logprobs",
+    )
+
+
 def stall_budget(intent: Intent) -> Finding | None:
     """The stall budget outlasts vLLM's own bound on a step, or a slow step is called a stall."""
     name = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
@@ -182,5 +195,6 @@ RULES: tuple[Callable[[Intent], Finding | None], ...] = (
     draft_model,
     piecewise_on_v1,
     decode_only_graphs,
+    logprobs_mode,
     stall_budget,
 )

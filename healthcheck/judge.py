@@ -70,13 +70,15 @@ class Completion:
     """The part of a completion that is judged.
 
     `logprobs` are those of the sampled tokens, `top` the highest logprob at each position; both
-    None if the server gave none.
+    None if the server gave none. `told_apart` False: only the number of the tokens is known, and
+    the whole text stands for each.
     """
 
     text: str
     tokens: tuple[int, ...] | tuple[str, ...]
     logprobs: tuple[float, ...] | None = None
     top: tuple[float, ...] | None = None
+    told_apart: bool = True
 
 
 @dataclass(frozen=True)
@@ -236,15 +238,21 @@ def _completion(body: Any) -> Completion:
     tokens: tuple[Any, ...]
     if ids is not None:
         tokens = tuple(int(i) for i in ids)
+        _same_length("token ids and logprobs", tokens, logprobs)
     elif names is not None:
         tokens = names
     else:
-        # Neither ids nor logprobs: the count is known, the tokens are not.
         count = int(body["usage"]["completion_tokens"])
         if not 0 <= count <= MOST_TOKENS:
             raise ValueError(f"usage counts {count} tokens")
-        tokens = (text,) * count if text else ()
+        return Completion(text, (text,) * count if text else (), told_apart=False)
     return Completion(text, tokens, logprobs, top)
+
+
+def _same_length(what: str, first: Sequence[object], second: Sequence[object] | None) -> None:
+    """Raises ValueError if two lists that go together do not."""
+    if second is not None and len(first) != len(second):
+        raise ValueError(f"{what} differ in number: {len(first)} and {len(second)}")
 
 
 def _text(value: object) -> str:
@@ -267,7 +275,15 @@ def _logprobs(
         values = tuple(float(v) for v in block["token_logprobs"])
         tops = [[float(v) for v in (t or {}).values()] for t in block.get("top_logprobs") or ()]
         names = tuple(_text(t) for t in block["tokens"])
-    if len(tops) != len(values) or not all(tops):
+    _same_length("tokens and their logprobs", names, values)
+    above = [v for v in (*values, *(t for row in tops for t in row)) if v > LOGPROB_TOLERANCE]
+    if any(math.isfinite(v) for v in above):
+        # Logits under that name: a likeliest token's are no probability to reckon with.
+        raise ValueError(f"a logprob is {max(above):g}, which no probability has")
+    if not tops:
+        return values, None, names
+    _same_length("logprobs and the likeliest ones", values, tops)
+    if not all(tops):
         return values, None, names
     # Two tokens can have the same text and share a key, so the sampled one is put in again.
     top = tuple(max(v, *t) for v, t in zip(values, tops, strict=True))
@@ -317,6 +333,9 @@ def _tokens(completion: Completion, asked: int) -> Finding:
 
 
 def _variety(completion: Completion) -> Finding:
+    if not completion.told_apart:
+        evidence = {"tokens": len(completion.tokens), "ids": 0}
+        return Finding("variety", Outcome.UNKNOWN, "text.one_token", evidence)
     distinct = len(set(completion.tokens))
     evidence = {"distinct": distinct, "tokens": len(completion.tokens)}
     if distinct < 2:

@@ -98,6 +98,8 @@ def test_a_list_flag_takes_its_words() -> None:
         (["--speculative-config", '{"method":"dspark","num_speculative_tokens":3}'], {}, "num_speculative_tokens: got 3; the checkpoint's block is 5: give 5"),
         (["--speculative-config", '{"method":"dspark","num_speculative_tokens":5,"model":"x"}'], {}, "speculative model: got 'x'; on vLLM 0.27.1 the draft then loses its FP8 config (KeyError w13_weight_scale): leave the key out"),
         ([], {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "VLLM_USE_V2_MODEL_RUNNER: got '0'; DSpark needs the V2 model runner: unset it"),
+        (["--logprobs-mode", "raw_logits"], {}, "logprobs-mode: got 'raw_logits'; the health gate cannot tell sampling by logits: give raw_logprobs or processed_logprobs"),
+        (["--logprobs-mode=processed_logits"], {}, "logprobs-mode: got 'processed_logits'; the health gate cannot tell sampling by logits: give raw_logprobs or processed_logprobs"),
         ([], {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "9999"}, "stall_budget_s: got 660; VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS is 9999: give more"),
         ([], {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "soon"}, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: got 'soon'; give seconds"),
     ],
@@ -109,6 +111,12 @@ def test_a_plan_that_cannot_work_is_refused_with_one_line(
     with pytest.raises(PlanError) as refused:
         made("mi355x", *extra, **environ)
     assert str(refused.value) == line
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_logprobs_of_either_kind_are_served(mode: str) -> None:
+    """What is a log-probability can be reckoned with, before or after the sampler's penalties."""
+    assert f"--logprobs-mode {mode}" in " ".join(made("mi355x", "--logprobs-mode", mode).argv)
 
 
 def test_without_speculation_the_v1_runner_with_piecewise_graphs_is_refused() -> None:

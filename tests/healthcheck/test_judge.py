@@ -163,6 +163,8 @@ def make_constant(choice: dict[str, Any]) -> None:
 
 def make_short(choice: dict[str, Any]) -> None:
     choice["token_ids"] = choice["token_ids"][:5]
+    for name in ("tokens", "token_logprobs", "top_logprobs"):
+        choice["logprobs"][name] = choice["logprobs"][name][:5]
 
 
 def make_blank(choice: dict[str, Any]) -> None:
@@ -405,17 +407,17 @@ DRAFTING = {"drafts": 8, "draft_tokens": 32, "accepted": 16, "accepted_at": [6, 
         ),
         (made(), {}, Finding("variety", Outcome.GOOD, evidence={"distinct": 6, "tokens": 6})),
         (
-            made(ids=[5] * 4),
+            made(ids=[5] * 4, logprobs=None),
             {},
             Finding("variety", Outcome.BAD, "text.one_token", {"distinct": 1, "tokens": 4}),
         ),
         (
-            made(ids=[5] * 3),  # a canary of three may say one word thrice
+            made(ids=[5] * 3, logprobs=None),  # a canary of three may say one word thrice
             {},
             Finding("variety", Outcome.UNKNOWN, "text.one_token", {"distinct": 1, "tokens": 3}),
         ),
         (
-            made(ids=[5, 6] * 4),
+            made(ids=[5, 6] * 4, logprobs=None),
             {},
             Finding("variety", Outcome.BAD, "text.loop", {"distinct": 2, "tokens": 8, "period": 2}),
         ),
@@ -642,7 +644,7 @@ def test_tokens_without_ids_or_logprobs_are_counted() -> None:
     """Where only the usage tells how many tokens there were, their number is known and no more."""
     completion = read(answer(made(token_ids=None, logprobs=None)))
     assert isinstance(completion, Completion)
-    assert completion.tokens == (completion.text,) * 6
+    assert completion.tokens == (completion.text,) * 6 and not completion.told_apart
     empty = read(answer(made(token_ids=None, logprobs=None, text="")))
     assert isinstance(empty, Completion) and empty.tokens == ()
 
@@ -665,7 +667,60 @@ def test_a_thinking_answer_is_its_thoughts_and_its_answer() -> None:
     assert read(answer(body)) == Completion("hm?yes", (1,))
 
 
-@pytest.mark.parametrize("rows", [[{"best": -1.0}] * 5 + [None], [{"best": -1.0}] * 5, [], None])
+def test_tokens_that_are_only_counted_are_not_said_to_be_one() -> None:
+    """Without ids and logprobs nobody can tell whether a token was repeated."""
+    found = found_in(made(token_ids=None, logprobs=None), "variety")
+    evidence = {"tokens": 6, "ids": 0}
+    assert found == Finding("variety", Outcome.UNKNOWN, "text.one_token", evidence)
+
+
+def logprobs_of(values: list[Any], tops: list[Any], names: list[str]) -> dict[str, Any]:
+    return {"token_logprobs": values, "top_logprobs": tops, "tokens": names}
+
+
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        (
+            {"logprobs": logprobs_of([15.5, -1.0], [{"a": 15.5}, {"b": -1.0}], ["a", "b"])},
+            "a logprob is 15.5, which no probability has",
+        ),
+        (
+            {"logprobs": logprobs_of([-2.0, -1.0], [{"a": 20.25}, {"b": -1.0}], ["a", "b"])},
+            "a logprob is 20.25, which no probability has",
+        ),
+        ({"token_ids": [1, 2, 3]}, "token ids and logprobs differ in number: 3 and 2"),
+        ({"token_ids": [1]}, "token ids and logprobs differ in number: 1 and 2"),
+        (
+            {"logprobs": logprobs_of([-2.0, -1.0], [{"a": -2.0}], ["a", "b"])},
+            "logprobs and the likeliest ones differ in number: 2 and 1",
+        ),
+        (
+            {"logprobs": logprobs_of([-2.0, -1.0], [{"a": -2.0}, {"b": -1.0}], ["a"])},
+            "tokens and their logprobs differ in number: 1 and 2",
+        ),
+    ],
+)
+def test_logprobs_that_cannot_be_are_malformed(
+    change: dict[str, Any], detail: str, scored: bool
+) -> None:
+    """Logits under the name of logprobs, and lists that do not go together, judge nothing."""
+    body = made((-2.0, -1.0), (-2.0, -1.0), **change)
+    findings, completion = judge(answer(body), asked_tokens=2, scored=scored)
+    assert completion is None
+    (found,) = findings
+    assert (found.outcome, found.code) == (Outcome.UNKNOWN, "answer.malformed")
+    assert found.evidence == {"detail": f"not a completion: ValueError: {detail}"}
+
+
+def test_a_certain_token_has_a_logprob_of_zero() -> None:
+    """Rounding may leave a hair above it."""
+    values = (0.0, 5e-6, -0.0, -1.0, -2.0, -3.0)
+    assert found_in(made(values, values), "logprobs").outcome is Outcome.GOOD
+
+
+@pytest.mark.parametrize("rows", [[{"best": -1.0}] * 5 + [None], [], None])
 def test_likeliest_tokens_that_are_missing_somewhere_are_not_used(rows: Any) -> None:
     """Sampling mode is judged on every position or not at all."""
     body = made()
@@ -718,7 +773,7 @@ def test_a_top_token_is_one_up_to_the_last_bits(gap: float, picked: int) -> None
 
 def test_a_chance_is_never_above_one() -> None:
     """Logprobs that rounding put above 0 are certain, not more than that."""
-    tops = (1e-3,) * 6
+    tops = (5e-6,) * 6
     assert found_in(made(SURE, tops), "sampling").evidence[CHANCE] == 1.0
 
 
