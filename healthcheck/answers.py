@@ -8,17 +8,18 @@ from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """Why there is no answer. Only REFUSED and RESET say something about the server by themselves;
+    """Why there is no answer. What `Failure.gone` names says something about the server by itself;
     the rest say that we could not tell."""
 
     REFUSED = "refused"  # nothing listens on the port
     RESET = "reset"  # the connection was closed before an answer; a port proxy does so for refused
+    UNRESOLVED = "unresolved"  # the host name has no address; a container's goes with it
+    TLS = "tls"  # no encrypted connection came about
     TIMEOUT = "timeout"
     TRUNCATED = "truncated"  # the body ended before its announced end
     TOO_LARGE = "too_large"
     MALFORMED = "malformed"  # not HTTP, not JSON, or not the exposition format
-    UNRESOLVED = "unresolved"  # the host name has no address
-    UNREACHABLE = "unreachable"  # no route, TLS failure and the like
+    UNREACHABLE = "unreachable"  # no route and the like
     ABORTED = "aborted"  # we gave up on purpose
 
 
@@ -31,10 +32,20 @@ class Failure:
     elapsed_s: float = 0.0
 
     @property
-    def gone(self) -> bool:
-        """Nothing is there. The published port of a dead container accepts and closes, which is as
-        good as refused."""
+    def closed(self) -> bool:
+        """No process is there. The published port of a dead container accepts and closes, which is
+        as good as refused."""
         return self.kind in (FailureKind.REFUSED, FailureKind.RESET)
+
+    @property
+    def gone(self) -> bool:
+        """No client gets through. Of a name or a certificate the process may know nothing."""
+        return self.closed or self.kind in (FailureKind.UNRESOLVED, FailureKind.TLS)
+
+    @property
+    def code(self) -> str:
+        """The reason that names it."""
+        return "server.unknown" if self.kind is FailureKind.ABORTED else f"server.{self.kind}"
 
 
 @dataclass(frozen=True)

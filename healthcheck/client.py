@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -264,6 +265,7 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
     (FailureKind.REFUSED, (ConnectionRefusedError,)),
     (FailureKind.UNRESOLVED, (urllib3.exceptions.NameResolutionError, socket.gaierror)),
     (FailureKind.TRUNCATED, (urllib3.exceptions.IncompleteRead, IncompleteRead)),
+    (FailureKind.TLS, (ssl.SSLError,)),
     (FailureKind.TIMEOUT, (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)),
     (FailureKind.RESET, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)),
     (FailureKind.RESET, (RemoteDisconnected,)),

@@ -20,7 +20,7 @@ class Listing:
 def read(answer: Answer | Failure) -> Listing | Note:
     """The listing in an answer of /v1/models, or the reason why there is none."""
     if isinstance(answer, Failure):
-        return Note("server.unknown", answer.detail)
+        return Note(answer.code, answer.detail)
     if answer.status in (401, 403):
         return Note("config.unauthorized", f"/v1/models answers {answer.status}")
     if 300 <= answer.status < 400:

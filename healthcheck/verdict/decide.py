@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deploy.recipe import Health
-from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.answers import Failure
 from healthcheck.judge import Finding, Outcome
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict.gate import gate_steps
 from healthcheck.verdict.memory import (
     TIMELINE_KEPT,
+    UNREAD,
     Memory,
     Policy,
     Reading,
@@ -20,6 +21,9 @@ from healthcheck.verdict.memory import (
     Transition,
 )
 from healthcheck.verdict.observe import forget_engine, observe
+
+# What /health says while a server loads, before it listens and before it answers.
+ORDINARY_AT_START = frozenset({"server.refused", "server.reset", "server.timeout"})
 
 
 def advance(memory: Memory, reading: Reading, policy: Policy) -> Memory:
@@ -59,6 +63,9 @@ def _loading(memory: Memory, reading: Reading, policy: Policy) -> Memory:
         listed = replace(memory, model=served, max_model_len=_longest(reading))
         return _start_gate(listed, Note("gate.running", "the server is up"), policy.health)
     notes = [note]
+    if reading.transport is not Outcome.GOOD:
+        told = reading.health_note
+        notes += [told] if told.code not in ORDINARY_AT_START else []
     waited = reading.at - memory.since
     if waited >= policy.health.start_budget_s:
         notes.insert(0, Note("start.over_budget", f"{waited:.0f} s"))
@@ -68,7 +75,7 @@ def _loading(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 def _serves(reading: Reading, policy: Policy) -> tuple[Note, str | None]:
     """The model to ask for if the server is up and lists it, else the reason why not."""
     if reading.transport is not Outcome.GOOD:
-        return Note("start.waiting", _health_note(reading.health).code), None
+        return Note("start.waiting", reading.health_note.code), None
     listing = reading.listing
     if listing is None:
         return Note("start.waiting"), None
@@ -89,7 +96,7 @@ def _smoke(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     if memory.said_dead and memory.transport.raised:
         return _enter(memory, State.DEAD, [Note("server.engine_dead")])
     if memory.gone_since is not None:
-        return _enter(memory, State.LOADING, [_health_note(reading.health)])
+        return _enter(memory, State.LOADING, [reading.health_note])
     if memory.gate.passed:
         return _settle(memory, policy)
     if memory.over_stall >= policy.health.stall_confirmations:
@@ -132,11 +139,14 @@ def _serving(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 
 
 def _death(memory: Memory, reading: Reading, health: Health) -> Note | None:
-    """The reason to call the engine dead: confirmed 503, or refused for long."""
+    """The reason to call the engine dead: confirmed 503, or nothing listens for long. A name or a
+    certificate that is gone takes it out of rotation, but no restart mends that."""
     gone_for = 0.0 if memory.gone_since is None else reading.at - memory.gone_since
-    if not memory.transport.raised or not (memory.said_dead or gone_for >= health.dead_after_s):
+    closed = isinstance(reading.health, Failure) and reading.health.closed
+    left = closed and gone_for >= health.dead_after_s
+    if not memory.transport.raised or not (memory.said_dead or left):
         return None
-    code = "server.engine_dead" if memory.said_dead else _health_note(reading.health).code
+    code = "server.engine_dead" if memory.said_dead else reading.health_note.code
     return Note(code, f"for {gone_for:.0f} s" if gone_for else "")
 
 
@@ -144,7 +154,7 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     """The reasons not to send work now."""
     notes = []
     if memory.transport.raised:
-        notes.append(_health_note(reading.health))
+        notes.append(reading.health_note)
     if memory.generation.raised and memory.last_generation is not None:
         notes += [
             _finding_note(f) for f in memory.last_generation.findings if f.outcome is Outcome.BAD
@@ -154,7 +164,7 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     # With /metrics hidden, work that was seen last may go on: only the age of evidence tells then.
     hidden = memory.busy and reading.hides_scheduler
     if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts and not hidden:
-        notes.append(Note("progress.none", f"{stuck:.0f} s{_which(memory, reading.at)}"))
+        notes.append(_unread_note(memory) or _silence_note(memory, stuck))
     if memory.stale >= health.bad_verdicts:
         notes.append(Note("evidence.stale", f"{memory.evidence_age_s(reading.at):.0f} s"))
     if health.acceptance_effect == "not-ready":
@@ -162,10 +172,23 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     return notes
 
 
-def _which(memory: Memory, at: float) -> str:
-    """The engines that are stuck, where there are several."""
-    stuck = [name for name, e in memory.engines.items() if e.stuck_for(at) > 0]
-    return f", engine {' '.join(stuck)}" if stuck and len(memory.engines) > 1 else ""
+def _unread_note(memory: Memory) -> Note | None:
+    """What came instead of a completion, if that is all that speaks against the server."""
+    last = memory.last_generation
+    if last is None or memory.unanswered_since is None or any(_stuck(memory)):
+        return None
+    unread = [f for f in last.findings if f.code in UNREAD and f.code != "generation.timeout"]
+    return _finding_note(unread[0]) if unread else None
+
+
+def _silence_note(memory: Memory, seconds: float) -> Note:
+    names = _stuck(memory)
+    which = f", engine {' '.join(names)}" if names and len(memory.engines) > 1 else ""
+    return Note("progress.none", f"{seconds:.0f} s{which}")
+
+
+def _stuck(memory: Memory) -> list[str]:
+    return [name for name, e in memory.engines.items() if e.stuck_for(memory.at) > 0]
 
 
 def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
@@ -192,8 +215,8 @@ def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 def _settle(memory: Memory, policy: Policy) -> Memory:
     """READY, or DEGRADED with its reasons."""
     notes = []
-    if memory.slow.raised:
-        notes.append(Note("server.slow"))
+    if memory.unclear.raised and memory.unclear_note is not None:
+        notes.append(memory.unclear_note)
     if memory.scrape.raised and memory.scrape_note is not None:
         notes.append(memory.scrape_note)
     if memory.blind.raised and memory.last_generation is not None:
@@ -256,21 +279,6 @@ _DECIDE = {
     State.STALLED: _stalled,
     State.DEAD: _dead,
 }
-
-
-def _health_note(answer: Answer | Failure) -> Note:
-    """What /health says when it does not say 200."""
-    if isinstance(answer, Failure):
-        code = {
-            FailureKind.REFUSED: "server.refused",
-            FailureKind.RESET: "server.reset",
-            FailureKind.TIMEOUT: "server.timeout",
-        }.get(answer.kind, "server.unknown")
-        return Note(code, answer.detail)
-    if answer.status == 503:
-        return Note("server.engine_dead")
-    code = "server.redirect" if 300 <= answer.status < 400 else "server.unexpected_status"
-    return Note(code, f"/health answers {answer.status}")
 
 
 def _finding_note(finding: Finding) -> Note:

@@ -15,6 +15,8 @@ from healthcheck.reasons import Note
 
 GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE)
 SCORED = frozenset({Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE})
+# Late, cut off, too long or no completion: nothing that proves a thing.
+UNREAD = frozenset({"generation.timeout", "generation.failed", "answer.malformed"})
 TIMELINE_KEPT = 64
 
 
@@ -86,14 +88,8 @@ class Generation:
 
     @property
     def answered(self) -> bool:
-        """The server said something, be it an error."""
-        silent = {"generation.timeout", "generation.failed"}
-        return not any(f.code in silent for f in self.findings)
-
-    @property
-    def timed_out(self) -> bool:
-        """It was given up because its time was over."""
-        return any(f.code == "generation.timeout" for f in self.findings)
+        """The server said something that can be read, be it an error."""
+        return not any(f.check == "answer" and f.code in UNREAD for f in self.findings)
 
 
 @dataclass(frozen=True)
@@ -126,6 +122,17 @@ class Reading:
         if self.health.status == 200:
             return Outcome.GOOD
         return Outcome.BAD if self.health.status == 503 else Outcome.UNKNOWN
+
+    @property
+    def health_note(self) -> Note:
+        """What /health says when it does not say 200."""
+        if isinstance(self.health, Failure):
+            return Note(self.health.code, self.health.detail)
+        status = self.health.status
+        if status == 503:
+            return Note("server.engine_dead")
+        code = "server.redirect" if 300 <= status < 400 else "server.unexpected_status"
+        return Note(code, f"/health answers {status}")
 
     @property
     def hides_scheduler(self) -> bool:
@@ -262,7 +269,8 @@ class Memory:
     sampled_at: float | None = None
 
     transport: Alarm = Alarm()
-    slow: Alarm = Alarm()
+    unclear: Alarm = Alarm()  # /health told nothing
+    unclear_note: Note | None = None
     scrape: Alarm = Alarm()
     scrape_note: Note | None = None  # why the last scrape told nothing
     generation: Alarm = Alarm()

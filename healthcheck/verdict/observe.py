@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from deploy.recipe import Health
 from healthcheck import acceptance
-from healthcheck.answers import Answer, Failure
+from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition
 from healthcheck.judge import CHANCE, Outcome, Step
 from healthcheck.reasons import Note
@@ -76,11 +76,18 @@ def _observe_transport(memory: Memory, reading: Reading, health: Health) -> Memo
     return replace(
         memory,
         transport=transport,
-        slow=memory.slow.after(answered, *_hysteresis(health)),
+        unclear=memory.unclear.after(answered, *_hysteresis(health)),
+        unclear_note=_unclear_note(reading) if outcome is Outcome.UNKNOWN else memory.unclear_note,
         gone_since=gone_since,
         said_dead=said_dead,
         identity_doubt=memory.identity_doubt or (gone and transport.raised),
     )
+
+
+def _unclear_note(reading: Reading) -> Note:
+    """What to call a server whose /health tells nothing while it works."""
+    late = isinstance(reading.health, Failure) and reading.health.kind is FailureKind.TIMEOUT
+    return Note("server.slow") if late else reading.health_note
 
 
 def _is_another(memory: Memory, seen: Exposition) -> bool:
@@ -246,7 +253,7 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
             Outcome.BAD if outcome is Outcome.UNKNOWN else Outcome.GOOD, health.bad_verdicts, 1
         ),
     )
-    if generation.timed_out:
+    if not generation.answered:
         since = memory.unanswered_since
         seen = replace(
             seen,

@@ -23,7 +23,7 @@ def test_the_names_and_the_first_ones_length_are_read() -> None:
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (Failure(FailureKind.TIMEOUT, "no whole answer in time"), "server.unknown"),
+        (Failure(FailureKind.TIMEOUT, "no whole answer in time"), "server.timeout"),
         (_answer(b"", 401), "config.unauthorized"),
         (_answer(b"", 403), "config.unauthorized"),
         (_answer(b"", 307), "server.redirect"),

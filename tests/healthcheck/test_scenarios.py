@@ -294,11 +294,12 @@ def slow_loris(s: Simulation) -> None:
 
 
 HUGE = (200, b"x" * 100_000_000)
+HALF = (200, b'{"choices": [{"text": "half')
 
 
 def huge(s: Simulation) -> None:
     s.server.on_completion = lambda _: HUGE
-    s.run(500)
+    s.run(250)
 
 
 def metrics_failing(s: Simulation) -> None:
@@ -314,8 +315,8 @@ def counters_back(s: Simulation) -> None:
 
 
 def truncated(s: Simulation) -> None:
-    s.server.on_completion = lambda _: (200, b'{"choices": [{"text": "half')
-    s.run(500)
+    s.server.on_completion = lambda _: HALF
+    s.run(250)
 
 
 def blank(choice: dict[str, Any]) -> None:
@@ -378,7 +379,7 @@ SCENARIOS = [
         peer="vLLM /health 200 for ever",
     ),
     Scenario("/metrics fails", (READY, DEGRADED), metrics_failing, ("metrics.unavailable",)),
-    Scenario("an answer of 100 MB", (READY, DEGRADED, NOT_READY), huge, ("evidence.stale",)),
+    Scenario("an answer of 100 MB", (READY, DEGRADED, NOT_READY), huge, ("generation.failed",)),
     Scenario(
         "an answer byte by byte",
         (READY, DEGRADED),
@@ -579,13 +580,18 @@ SCENARIOS = [
         from_ready=False,
     ),
     Scenario(
-        "redirect", (LOADING,), wait(60), ("start.waiting",), {"redirect": True}, from_ready=False
+        "redirect",
+        (LOADING,),
+        wait(60),
+        ("start.waiting", "server.redirect"),
+        {"redirect": True},
+        from_ready=False,
     ),
     Scenario(
         "truncated JSON",
         (READY, DEGRADED, NOT_READY),
         truncated,
-        ("evidence.stale",),
+        ("answer.malformed",),
     ),
     Scenario("drain", (READY, DRAINING), drained, ("operator.drain",)),
 ]
@@ -606,6 +612,24 @@ def test_the_verdict_tells_the_story(scenario: Scenario) -> None:
         assert tuple(simulation.states()) == scenario.states, simulation.said
         if scenario.codes is not None:
             assert tuple(simulation.codes) == scenario.codes
+
+
+def test_what_fails_at_once_is_found_as_soon_as_what_hangs() -> None:
+    """No completion, too long a one or half a one: NOT_READY no later than without any."""
+
+    def found_after(reply: tuple[int, bytes] | None) -> float:
+        with scripted_server() as server:
+            simulation = Simulation(server)
+            simulation.to_ready()
+            server.hung = reply is None
+            if reply is not None:
+                server.on_completion = lambda _: reply
+            return simulation.run(1000, until=[NOT_READY])
+
+    hang = found_after(None)
+    assert hang < 150
+    assert found_after(HUGE) <= hang
+    assert found_after(HALF) <= hang
 
 
 def test_an_idle_server_is_asked_little() -> None:

@@ -355,14 +355,25 @@ def test_one_refusal_casts_no_doubt_on_who_is_there() -> None:
     assert machine.see(OK, metrics=metrics(start=None)) is State.READY
 
 
-@pytest.mark.parametrize("unknown", [TIMEOUT, Answer(404), Answer(302), Answer(500)])
-def test_unknown_answers_of_health_degrade_and_no_more(unknown: Answer | Failure) -> None:
+@pytest.mark.parametrize(
+    ("unknown", "code"),
+    [
+        (TIMEOUT, "server.slow"),
+        (Failure(FailureKind.MALFORMED), "server.malformed"),
+        (Answer(404), "server.unexpected_status"),
+        (Answer(302), "server.redirect"),
+        (Answer(500), "server.unexpected_status"),
+    ],
+)
+def test_unknown_answers_of_health_degrade_and_no_more(
+    unknown: Answer | Failure, code: str
+) -> None:
     """Time-outs and foreign answers are no verdict: DEGRADED while work goes on."""
     machine = ready()
     for i in range(30):
         state = machine.see(unknown, metrics=metrics(sample(tokens=i, running=1)))
         assert state in (State.READY, State.DEGRADED)
-    assert machine.codes == ["server.slow"]
+    assert machine.codes == [code]
     for i in range(2):
         machine.see(OK, metrics=metrics(sample(tokens=100 + i, running=1)))
     assert machine.memory.state is State.READY
@@ -406,8 +417,8 @@ OF_THE_SERVICE = {
     "generations", "last_generation", "outstanding",
 }  # fmt: skip
 OF_THE_PORT = {
-    "model", "max_model_len", "sampled_at", "transport", "slow", "scrape", "scrape_note",
-    "gone_since", "said_dead",
+    "model", "max_model_len", "sampled_at", "transport", "unclear", "unclear_note", "scrape",
+    "scrape_note", "gone_since", "said_dead",
 }  # fmt: skip
 COUNTED_ON = {"epoch", "gate"}
 

@@ -12,7 +12,15 @@ from healthcheck.exposition import Exposition, Speculation
 from healthcheck.judge import Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
-from healthcheck.verdict import SURFACES, Policy, State, Transition, begin, verdict
+from healthcheck.verdict import (
+    SURFACES,
+    Policy,
+    State,
+    Transition,
+    begin,
+    next_look_s,
+    verdict,
+)
 from tests.support.verdict_machine import (
     DEAD,
     DENIED,
@@ -59,7 +67,11 @@ def test_a_verdict_is_state_age_and_reasons() -> None:
         (REFUSED, None, "start.waiting (server.refused)"),
         (RESET, None, "start.waiting (server.reset)"),
         (TIMEOUT, None, "start.waiting (server.timeout)"),
-        (Failure(FailureKind.UNRESOLVED, "no such host"), None, "start.waiting (server.unknown)"),
+        (
+            Failure(FailureKind.UNRESOLVED, "no such host"),
+            None,
+            "start.waiting (server.unresolved)",
+        ),
         (DEAD, None, "start.waiting (server.engine_dead)"),
         (Answer(299), None, "start.waiting (server.unexpected_status)"),
         (Answer(300), None, "start.waiting (server.redirect)"),
@@ -81,7 +93,45 @@ def test_a_start_says_what_it_waits_for(
     """LOADING names what /health or /v1/models say instead of being there."""
     machine = Machine()
     machine.see(health, listing=listing)
-    assert lines(machine) == [line]
+    assert lines(machine)[0] == line
+
+
+def test_what_no_start_says_is_named_beside_the_waiting() -> None:
+    """A name without an address or a refused handshake is no part of a start: a reason of its own,
+    with its detail. What is refused, reset or late while a server loads is none."""
+    machine = Machine()
+    machine.see(Failure(FailureKind.TLS, "certificate has expired"))
+    assert lines(machine)[1:] == ["server.tls (certificate has expired)"]
+    for ordinary in (REFUSED, RESET, TIMEOUT):
+        machine.see(ordinary)
+        assert machine.codes == ["start.waiting"]
+
+
+@pytest.mark.parametrize("kind", [k for k in FailureKind if k is not FailureKind.ABORTED])
+def test_each_kind_of_failure_has_its_code(kind: FailureKind) -> None:
+    """No two ways to get no answer from a server that serves share a reason."""
+    machine = ready()
+    for _ in range(3):
+        machine.see(Failure(kind), metrics=metrics())
+    slow = "server.slow" if kind is FailureKind.TIMEOUT else f"server.{kind}"
+    assert machine.codes == [slow]
+    gone = kind in (FailureKind.REFUSED, FailureKind.RESET, FailureKind.UNRESOLVED, FailureKind.TLS)
+    assert machine.memory.state is (State.NOT_READY if gone else State.DEGRADED)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.UNRESOLVED, FailureKind.TLS])
+def test_a_lost_name_is_not_ready_and_never_dead(kind: FailureKind) -> None:
+    """Without a name or a handshake nobody gets through: out of rotation within 10 s; but a restart
+    mends neither, so the engine's own probe holds, and what comes back passes a gate."""
+    machine = ready()
+    machine.see(OK, metrics=metrics(start=None))
+    while machine.see(Failure(kind), after=next_look_s(machine.memory, machine.policy)):
+        if machine.memory.state is State.NOT_READY:
+            break
+    assert machine.now - machine.memory.gone_since <= 10  # type: ignore[operator]
+    for _ in range(1000):
+        assert machine.see(Failure(kind)) is State.NOT_READY
+    assert machine.see(OK, metrics=metrics(start=None)) is State.SMOKE
 
 
 def test_a_start_over_its_budget_says_for_how_long() -> None:
