@@ -274,6 +274,8 @@ def ask(target: Target, problem: Problem, temperature: float, top_p: float, seed
         "temperature": temperature,
         "top_p": top_p,
         "seed": seed,
+        # Said, for a thought of a reasoning model may be longer than the answer's tokens.
+        "chat_template_kwargs": {"thinking": False, "enable_thinking": False},
     }
     try:
         status, body = _post(target, "/v1/chat/completions", payload)

@@ -157,7 +157,7 @@ def reasoning(session: Session) -> Iterator[Check]:
         session,
         "How many bridges cross a river with three islands in a row? Think first.",
         THOUGHT_TOKENS,
-        chat_template_kwargs={"thinking": True, "enable_thinking": True},
+        thinking=True,
     )
     message = _message(answer)
     if message is None:
@@ -216,18 +216,24 @@ def _called(message: Mapping[str, Any], took: float) -> Check:
     return Check("tools", Outcome.GOOD, evidence, took)
 
 
-def _ask_chat(session: Session, question: str, tokens: int, **more: object) -> Answer | Failure:
-    payload = {**_chat_payload(session, question, tokens), **more}
+def _ask_chat(
+    session: Session, question: str, tokens: int, *, thinking: bool = False, **more: object
+) -> Answer | Failure:
+    payload = {**_chat_payload(session, question, tokens, thinking=thinking), **more}
     return session.target.client.post(CHAT, payload, deadline_s=_limit_s(session))
 
 
-def _chat_payload(session: Session, question: str, tokens: int) -> dict[str, object]:
+def _chat_payload(
+    session: Session, question: str, tokens: int, *, thinking: bool = False
+) -> dict[str, object]:
+    """A chat of one turn; whether it thinks is said, for releases differ in what they take."""
     return {
         "model": session.target.model,
         "messages": [{"role": "user", "content": f"{question} {secrets.token_hex(8)}"}],
         "max_tokens": tokens,
         "temperature": 1.0,
         "seed": 9,
+        "chat_template_kwargs": {"thinking": thinking, "enable_thinking": thinking},
     }
 
 

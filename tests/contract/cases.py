@@ -1,10 +1,11 @@
 """What the contract tests ask of the real AMD class, in one place because one run answers it all."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from patches.loadcheck import tiny
-from tests.support import tiny_v4
+from tests.support import tiny_v4, vllm_trees
 
 DRAFT = (0.62, 0.37, 0.01)
 """What the draft predicts. With TARGET it was found, by a search over three-token distributions, to
@@ -24,6 +25,56 @@ DSPARK = {
 }
 
 
+EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What `reasoning_effort` may say; None: the field is not there."""
+
+SWITCHES: tuple[dict[str, bool | None], ...] = (
+    {},
+    {"thinking": True},
+    {"thinking": False},
+    {"thinking": None},
+    {"enable_thinking": True},
+    {"enable_thinking": False},
+    {"thinking": False, "enable_thinking": True},
+)
+"""What `chat_template_kwargs` may say about thinking."""
+
+_ASK = {"role": "user", "content": "w1"}
+_SYSTEM = {"role": "system", "content": "w2"}
+_TOOL = {"type": "function", "function": {"name": "w3", "parameters": {"type": "object"}}}
+_CALL = {"id": "1", "type": "function", "function": {"name": "w3", "arguments": '{"a": "b"}'}}
+CHATS: dict[str, dict[str, Any]] = {
+    "plain": {"messages": [_ASK]},
+    "system": {"messages": [_SYSTEM, _ASK]},
+    "tools": {"messages": [_ASK], "tools": [_TOOL]},
+    "system and tools": {"messages": [_SYSTEM, _ASK], "tools": [_TOOL]},
+    "later turn": {
+        "messages": [_ASK, {"role": "assistant", "reasoning": "w4", "content": "w5"}, _ASK]
+    },
+    "tool's answer": {
+        "messages": [
+            _ASK,
+            {"role": "assistant", "reasoning": "w4", "content": "", "tool_calls": [_CALL]},
+            {"role": "tool", "tool_call_id": "1", "content": "w6"},
+        ],
+        "tools": [_TOOL],
+    },
+}
+"""Conversations by name, as far as a request holds them."""
+
+ORACLE = "0.28.0"
+"""The first release that encodes chats as the checkpoint of 0731 reads them."""
+
+
+def chat_requests() -> dict[tuple[str, int, str | None], dict[str, Any]]:
+    """Every effort with every switch and conversation: the key is conversation, switch, effort."""
+    requests = {}
+    for chat, (number, switch), effort in product(CHATS, enumerate(SWITCHES), EFFORTS):
+        said = {} if effort is None else {"reasoning_effort": effort}
+        requests[chat, number, effort] = CHATS[chat] | said | {"chat_template_kwargs": switch}
+    return requests
+
+
 def runtime_questions(folder: Path) -> dict[str, dict[str, Any]]:
     """What the series may change, by name; models are written below `folder`."""
     plain = str(tiny.write_plain(folder / "plain", vocab_size=64, block_size=5))
@@ -36,11 +87,13 @@ def runtime_questions(folder: Path) -> dict[str, dict[str, Any]]:
         "nan bonus, last block in part": _nan(2500, step=2, temperature=1.0),
         "nan greedy": _nan(3 * 8192, step=0, temperature=0.0),
         "clamp": {"ask": "clamp", "model": plain},
+        "chat": _render(folder),
     }
 
 
 def configuration_questions(folder: Path) -> dict[str, dict[str, Any]]:
-    """What vLLM makes of an engine's arguments, by name; the series does not touch it."""
+    """What the series does not touch, by name: what vLLM makes of an engine's arguments, and the
+    oracle's answers."""
     quantized = str(tiny_v4.write(folder / "quantized"))
     return {
         "model omitted": _configure(quantized),
@@ -48,6 +101,7 @@ def configuration_questions(folder: Path) -> dict[str, dict[str, Any]]:
         "fewer than a block": _configure(quantized, num_speculative_tokens=4),
         "more than a block": _configure(quantized, num_speculative_tokens=7),
         "pipeline": _configure(quantized) | {"pipeline_parallel_size": 2},
+        "chat of the oracle": _render(folder, release=str(vllm_trees.tree(ORACLE))),
     }
 
 
@@ -78,6 +132,12 @@ def _nan(vocabulary: int, *, step: int, temperature: float) -> dict[str, Any]:
         "nan_step": step,
         "temperature": temperature,
     }
+
+
+def _render(folder: Path, **changes: Any) -> dict[str, Any]:
+    tokenizer = str(tiny_v4.write(folder / "tokenizer"))
+    requests = list(chat_requests().values())
+    return {"ask": "render", "tokenizer": tokenizer, "requests": requests, **changes}
 
 
 def _configure(target: str, **changes: Any) -> dict[str, Any]:

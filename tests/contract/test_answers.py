@@ -1,10 +1,34 @@
-"""What decides the answers beside drafting and sampling: the experts' clamp."""
+"""What decides the answers beside drafting and sampling: the experts' clamp, the chat encoding."""
+
+from typing import Any
 
 import pytest
 
+from tests.contract.cases import ORACLE, chat_requests
 from tests.support.amd_class import Answers
 
 pytestmark = pytest.mark.real
+
+Key = tuple[str, int, str | None]
+
+BEGIN, ASSISTANT = "<｜begin▁of▁sentence｜>", "<｜User｜>w1<｜Assistant｜>"
+SAID_BEFORE = {
+    "low": "",
+    "high": "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n",
+    "max": "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\n",
+}
+"""How the paragraph begins that the checkpoint of 0731 reads before a chat, by effort."""
+
+MEANS = {
+    None: "high",
+    "minimal": "low",
+    "low": "low",
+    "medium": "low",
+    "high": "high",
+    "xhigh": "high",
+    "max": "max",
+}
+"""What a request's effort means to that checkpoint, when it thinks."""
 
 
 def test_unpatched_experts_lose_their_clamp(pristine: Answers) -> None:
@@ -15,3 +39,40 @@ def test_unpatched_experts_lose_their_clamp(pristine: Answers) -> None:
 def test_patched_experts_are_clamped(patched: Answers) -> None:
     """With the series AITER's kernel is handed the model's limit."""
     assert patched["clamp"] == {"limit": 10.0, "handed": [10.0]}
+
+
+def _rendered(answers: Answers, name: str = "chat") -> dict[Key, Any]:
+    """Prompt and whether thoughts are expected, by conversation, switch and effort."""
+    return dict(zip(chat_requests(), answers[name], strict=True))
+
+
+def test_unpatched_chats_are_encoded_for_the_preview(pristine: Answers, patched: Answers) -> None:
+    """0.27.1 as released differs from 0.28.0 wherever a chat thinks with high, max or no effort."""
+    ours, theirs = _rendered(pristine), _rendered(patched, "chat of the oracle")
+    differ = {key for key in ours if ours[key] != theirs[key]}
+    assert differ == {
+        key for key, (_, thinks) in theirs.items() if thinks and key[2] in (None, "high", "max")
+    }
+    assert not any(SAID_BEFORE["max"] in prompt for prompt, _ in ours.values())
+
+
+def test_patched_chats_are_encoded_as_the_next_release_does(patched: Answers) -> None:
+    """With the series every effort, switch and conversation gives the prompt of 0.28.0."""
+    assert ORACLE == "0.28.0"
+    assert _rendered(patched) == _rendered(patched, "chat of the oracle")
+
+
+def test_patched_chats_say_what_the_checkpoint_reads(patched: Answers) -> None:
+    """Each effort has its paragraph, a chat thinks unless told not to, and `none` is not to."""
+    rendered = _rendered(patched)
+    for effort, means in MEANS.items():
+        prompt, _ = rendered["plain", 0, effort]
+        assert prompt.startswith(BEGIN + (SAID_BEFORE[means] or ASSISTANT)), effort
+        assert prompt.endswith(f"{ASSISTANT}<think>"), effort
+    assert rendered["plain", 0, "none"][0] == f"{BEGIN}{ASSISTANT}</think>"
+
+
+def test_thoughts_are_expected_where_the_prompt_ends_in_them(patched: Answers) -> None:
+    """Parser and prompt agree, or thoughts would be content, and content thoughts."""
+    for key, (prompt, thinks) in _rendered(patched).items():
+        assert prompt.endswith("<think>") == thinks, key

@@ -326,6 +326,25 @@ def test_everything_is_asked_of_a_server_that_is_no_rehearsal(tmp_path: Path) ->
     assert {item["name"] for item in report["left_out"]} == {"speed-up"}
 
 
+def test_each_chat_says_whether_it_thinks() -> None:
+    """Releases differ in what they take it for; only the check of thinking thinks."""
+    asked: list[Mapping[str, Any]] = []
+    with scripted_server() as server:
+
+        def chat(payload: Mapping[str, Any]) -> Reply:
+            asked.append(payload)
+            return server.chat(payload)
+
+        server.on_chat = chat
+        assert run_full(server.url) == 0
+    thinking = {True: 0, False: 0}
+    for payload in asked:
+        said = payload["chat_template_kwargs"]
+        assert said["thinking"] == said["enable_thinking"]
+        thinking[said["thinking"]] += 1
+    assert thinking[True] == 1 and thinking[False] >= 2
+
+
 def test_parts_can_be_left_out_by_name_or_by_size(tmp_path: Path) -> None:
     """What is left out is told with the option that did it, and is no part of the verdict."""
     path = tmp_path / "report.json"

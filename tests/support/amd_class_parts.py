@@ -5,8 +5,10 @@ What is real is said at each; what stands in for something that needs a GPU is c
 
 import contextlib
 import enum
+import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -100,4 +102,51 @@ def _recording_aiter() -> Iterator[list[dict[str, Any]]]:
             del sys.modules[name]
 
 
-QUESTIONS = {function.__name__: function for function in (clamp,)}
+def render(
+    tokenizer: str, requests: list[dict[str, Any]], release: str | None = None
+) -> list[list[Any]]:
+    """Say for each chat request its prompt, and whether the parser of the output expects thoughts.
+
+    Real: vLLM's request, what it makes of its fields, the DeepSeek V4 tokenizer around a small
+    vocabulary, its encoding, the parser. With `release`, a tree's folder, the last three are that
+    tree's, while what they import is of this one.
+    """
+    from transformers import AutoTokenizer
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    encoder, parser = _deepseek_v4(release)
+    wrapped = encoder.get_deepseek_v4_tokenizer(AutoTokenizer.from_pretrained(tokenizer))
+    answers = []
+    for request in requests:
+        made = ChatCompletionRequest.model_validate({"model": "any", **request})
+        chat = made.build_chat_params(None, "auto")
+        prompt = wrapped.apply_chat_template(
+            request["messages"],
+            request.get("tools"),
+            tokenize=False,
+            **chat.get_apply_chat_template_kwargs(),
+        )
+        reads = parser.DeepSeekV4Parser(wrapped, chat_template_kwargs=chat.chat_template_kwargs)
+        answers.append([prompt, reads.parser_engine_config.initial_state.name == "REASONING"])
+    return answers
+
+
+def _deepseek_v4(release: str | None) -> tuple[ModuleType, ModuleType]:
+    """The modules of tokenizer and parser, of this vLLM or of the tree `release`."""
+    names = ("vllm.tokenizers.deepseek_v4", "vllm.parser.deepseek_v4")
+    here = tuple(importlib.import_module(name) for name in names)
+    if release is None:
+        return here[0], here[1]
+    for name in ("tokenizers", "parser"):
+        package = ModuleType(f"another_{name}")
+        package.__path__ = [str(Path(release) / "vllm" / name)]
+        sys.modules[package.__name__] = package
+    for name in ("hf", "protocol"):  # beside the tokenizer, and no part of what is compared
+        sys.modules[f"another_tokenizers.{name}"] = importlib.import_module(
+            f"vllm.tokenizers.{name}"
+        )
+    there = [importlib.import_module(name.replace("vllm.", "another_")) for name in names]
+    return there[0], there[1]
+
+
+QUESTIONS = {function.__name__: function for function in (clamp, render)}
