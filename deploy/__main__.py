@@ -72,7 +72,9 @@ def run_plan(args: argparse.Namespace) -> int:
     if args.profile is None:
         raise RecipeError(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
     speculates = switches.speculation(os.environ) and not args.no_speculation
-    made = plan.make(loaded.profile(args.profile), args.extra, os.environ, speculation=speculates)
+    graphs = switches.graphs(os.environ)
+    profile = loaded.profile(args.profile)
+    made = plan.make(profile, args.extra, os.environ, speculates, graphs)
     print(f"# profile {made.profile}, evidence: {made.evidence}", file=sys.stderr)
     for warning in made.warnings:
         print(f"# warning: {warning}", file=sys.stderr)

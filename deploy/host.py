@@ -45,7 +45,8 @@ PASSED = (
     *SECRETS,
     *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE"),
     *("BIND", "SERVER_PORT", "HEALTH_PORT", "WEIGHTS", "COMPOSE_PROJECT_NAME"),
-    *("DSPARK_PREFLIGHT", "DSPARK_SPECULATION", "REHEARSAL_FAULT", "REHEARSAL_SITE"),
+    *("DSPARK_PREFLIGHT", "DSPARK_SPECULATION", "DSPARK_GRAPHS"),
+    *("REHEARSAL_FAULT", "REHEARSAL_SITE"),
 )
 
 _LOG = "/var/log/dspark-rocm/server.log"
@@ -145,10 +146,13 @@ def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Co
     """Compose with the variables of this host and environment, and the name of the server's image.
 
     The variables are written to the profile's env file; `purpose` names another one. Raises
-    HostError where compose, a value or the rehearsal's base cannot be had.
+    HostError where compose, a value or the rehearsal's base cannot be had, and RecipeError for
+    graphs where the profile has no mode of them.
     """
     environ = dict(os.environ)
     check(given(environ))  # before minutes of work
+    if switches.graphs(environ):
+        _ = profile.chosen_graphs
     require_compose()
     if profile.is_rehearsal:
         environ = {**stand_in(), **environ}
@@ -224,6 +228,7 @@ def check(values: Mapping[str, str]) -> None:
     try:
         switches.speculation(values)
         switches.preflight(values)
+        switches.graphs(values)
     except RecipeError as e:
         raise HostError(str(e)) from e
     for name, value in values.items():

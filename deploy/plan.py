@@ -68,17 +68,20 @@ def make(
     extra: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     speculation: bool = True,
+    graphs: bool = False,
 ) -> Plan:
     """The plan of a profile.
 
     `extra` are `vllm serve` flags laid over the recipe's, as a user adds them to the container.
     `environ` is the environment the server will start in: what it already sets wins over the
-    recipe and is told as a warning. `speculation=False` serves without a draft.
-    Raises PlanError for a flag vLLM does not know and for a broken rule.
+    recipe and is told as a warning. `speculation=False` serves without a draft, `graphs=True` with
+    the profile's graph mode.
+    Raises PlanError for a flag vLLM does not know and for a broken rule, RecipeError for graphs
+    where the profile has no mode of them.
     """
     environ = environ or {}
     given = read_flags(extra, vocabulary.load())
-    intended = intent(profile, given, environ, speculation)
+    intended = intent(profile, given, environ, speculation, graphs)
     overrides = [
         f"--{name} {_text(value)} overrides the recipe's {_text(profile.serve[name])}"
         for name, value in given.items()
@@ -121,12 +124,14 @@ def intent(
     given: Mapping[str, Any],
     environ: Mapping[str, str],
     speculation: bool = True,
+    graphs: bool = False,
 ) -> Intent:
     """The profile with the user's flags (as `read_flags` gives them) and environment laid over it.
 
-    Raises PlanError for a speculative-config that is no JSON object.
+    Raises PlanError for a speculative-config that is no JSON object, RecipeError for graphs where
+    the profile has no mode of them.
     """
-    serve = {**profile.serve, **given}
+    serve = {**profile.serve, **(_with_graphs(profile) if graphs else {}), **given}
     speculative = profile.speculative if speculation else None
     if "speculative-config" in serve:
         speculative = _json_table("speculative-config", serve.pop("speculative-config"))
@@ -140,6 +145,12 @@ def intent(
         env={**profile.env, **environ},
         health=profile.health,
     )
+
+
+def _with_graphs(profile: Profile) -> dict[str, Any]:
+    """The flag that serves with the profile's graph mode."""
+    config = _json_table("compilation-config", profile.serve.get("compilation-config", {}))
+    return {"compilation-config": {**config, "cudagraph_mode": profile.chosen_graphs}}
 
 
 def flag_words(name: str, value: Any) -> list[str]:

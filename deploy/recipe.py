@@ -45,6 +45,8 @@ RESERVED = {
 }
 
 EFFECTS = ("degraded", "not-ready")
+# vLLM's CUDAGraphMode (0.27.1, config/compilation.py).
+GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 T = TypeVar("T")
 
@@ -150,7 +152,10 @@ class Health:
 
 @dataclass(frozen=True)
 class Profile:
-    """One way to serve, with the common tables merged in; `serve` is keyed by vLLM's flag names."""
+    """One way to serve, with the common tables merged in; `serve` is keyed by vLLM's flag names.
+
+    `graphs` is the mode that it may be served with by choice, None where no public run held one up.
+    """
 
     name: str
     evidence: str
@@ -164,6 +169,7 @@ class Profile:
     ports: Ports
     reference: Reference
     gpu: Gpu | None = None
+    graphs: str | None = None
 
     @property
     def vllm_version(self) -> str:
@@ -174,6 +180,16 @@ class Profile:
     def is_rehearsal(self) -> bool:
         """True for the CPU profile, whose models are generated and whose draft stands alone."""
         return self.gpu is None
+
+    @property
+    def chosen_graphs(self) -> str:
+        """The mode that DSPARK_GRAPHS=on stands for. Raises RecipeError where there is none."""
+        if self.graphs is None:
+            raise RecipeError(
+                f"DSPARK_GRAPHS: got 'on'; no public run of {self.name} held up with graphs: leave "
+                "it off"
+            )
+        return self.graphs
 
     @property
     def served_model_name(self) -> str:
@@ -265,6 +281,7 @@ class _Reader:
                 ports=ports,
                 reference=reference,
                 gpu=self.read(Gpu, f"{key}.gpu", gpu) if gpu else None,
+                graphs=self.graphs(key, table, tables),
             )
         return Recipe(vllm, ports, reference, profiles)
 
@@ -276,7 +293,8 @@ class _Reader:
         tables: Mapping[str, Any],
     ) -> dict[str, dict[str, Any]]:
         """The profile's tables laid over those of the profile it is like, over the common ones."""
-        self.refuse_unknown(key, table, {"evidence", "note", "gpu", "inherit", "like", *MERGED})
+        own_keys = {"evidence", "note", "gpu", "graphs", "inherit", "like", *MERGED}
+        self.refuse_unknown(key, table, own_keys)
         inherit = table.get("inherit", True)
         if not isinstance(inherit, bool):
             raise self.refusal(f"{key}.inherit", inherit, "give true or false")
@@ -298,6 +316,16 @@ class _Reader:
                     raise self.refusal(f"{key}.{part}.{setting}", value, fix)
             result[part] = {**base, **own[part]}
         return result
+
+    def graphs(self, key: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> str | None:
+        """The profile's own graph mode, else that of the profile it is like."""
+        source = tables[table["like"]] if "like" in table and "graphs" not in table else table
+        mode = source.get("graphs")
+        if mode is None:
+            return None
+        if mode not in GRAPH_MODES:
+            raise self.refusal(f"{key}.graphs", mode, f"give one of {', '.join(GRAPH_MODES)}")
+        return str(mode)
 
     def check_parts(self, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         """Names and types of one level's tables, against what the pinned vLLM knows."""

@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deploy import vocabulary
 from deploy.recipe import Health, Model
 
 OFF = ("0", "false")
+# What vLLM takes without a mode (0.27.1, config/vllm.py).
+DEFAULT_GRAPHS = "FULL_AND_PIECEWISE"
+# What its server takes without a size on a card of 70 GiB or more (0.27.1, engine/arg_utils.py).
+DEFAULT_SIZES: Mapping[str, int] = {"max-num-batched-tokens": 8192, "max-num-seqs": 1024}
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,19 @@ class Intent:
         return self.env.get("VLLM_USE_V2_MODEL_RUNNER", "").lower() in OFF
 
     @property
-    def cudagraph_mode(self) -> str | None:
-        """The graph mode that the flags ask for, None when vLLM chooses."""
+    def graph_mode(self) -> str | None:
+        """The mode of graphs as vLLM reads it: a name in capitals, None for what is no name."""
+        if self.serve.get("enforce-eager"):
+            return "NONE"  # whatever mode stands beside it
         config = self.serve.get("compilation-config")
         mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
-        return None if mode is None else str(mode)
+        if mode is None:
+            return DEFAULT_GRAPHS
+        return mode.upper() if isinstance(mode, str) else None
+
+    def size(self, flag: str) -> int | None:
+        """A size in whatever spelling, vLLM's own where none is given; None for what is none."""
+        return vocabulary.size(self.serve.get(flag, DEFAULT_SIZES.get(flag)))
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ def pipeline_parallel(intent: Intent) -> Finding | None:
 
 
 def draft_tokens(intent: Intent) -> Finding | None:
-    """K under the checkpoint's block is refused to 0.27.1; above it is accepted and useless."""
+    """K under the checkpoint's block is refused to 0.27.1; past it drafts are hardly accepted."""
     block = intent.model.dspark_block_size
     if not intent.is_dspark or block is None or intent.speculative is None:
         return None
@@ -101,7 +114,7 @@ def draft_tokens(intent: Intent) -> Finding | None:
         return Finding(
             "dspark.k_above_block",
             False,
-            f"num_speculative_tokens: got {k}; positions past the block of {block} are never "
+            f"num_speculative_tokens: got {k}; positions past the block of {block} are hardly "
             f"accepted: give {block}",
         )
     return None
@@ -124,15 +137,27 @@ def draft_model(intent: Intent) -> Finding | None:
     )
 
 
-def piecewise_on_v1(intent: Intent) -> Finding | None:
-    """V1 runner with piecewise graphs: GSM8K 0.94 -> 0.04 on V4 (vLLM PR 51768).
+def draft_slots(intent: Intent) -> Finding | None:
+    """DSpark takes K - 1 slots a sequence off the batch (vLLM 0.27.1, config/vllm.py)."""
+    batch, seqs = intent.size("max-num-batched-tokens"), intent.size("max-num-seqs")
+    k = (intent.speculative or {}).get("num_speculative_tokens")
+    if not intent.is_dspark or batch is None or seqs is None or not isinstance(k, int):
+        return None
+    taken = (k - 1) * seqs
+    if batch > taken:
+        return None
+    return Finding(
+        "dspark.slots",
+        True,
+        f"max-num-batched-tokens: got {batch}; the draft takes {k - 1} for each of {seqs} sequences"
+        f" and leaves none: give more than {taken}, or a smaller max-num-seqs",
+    )
 
-    Without a mode vLLM takes FULL_AND_PIECEWISE, unless it is to run eagerly.
-    """
-    mode = intent.cudagraph_mode
-    if mode is None:
-        mode = "NONE" if intent.serve.get("enforce-eager") else "FULL_AND_PIECEWISE"
-    if intent.is_rehearsal or not intent.is_v1_runner or "PIECEWISE" not in mode:
+
+def piecewise_on_v1(intent: Intent) -> Finding | None:
+    """V1 runner with piecewise graphs: GSM8K 0.94 -> 0.04 on V4 (vLLM PR 51768)."""
+    mode = intent.graph_mode
+    if intent.is_rehearsal or not intent.is_v1_runner or "PIECEWISE" not in (mode or ""):
         return None
     return Finding(
         "graphs.piecewise_on_v1",
@@ -142,19 +167,21 @@ def piecewise_on_v1(intent: Intent) -> Finding | None:
     )
 
 
-def decode_only_graphs(intent: Intent) -> Finding | None:
-    """FULL_DECODE_ONLY with the V2 runner drops accuracy on gfx950 (vLLM issue 52644)."""
-    if (
-        intent.arch != "gfx950"
-        or intent.is_v1_runner
-        or intent.cudagraph_mode != "FULL_DECODE_ONLY"
-    ):
+def graphs(intent: Intent) -> Finding | None:
+    """No mode of graphs is shown safe on the image's ROCm (ROCm/clr 279; vLLM 52150, 52644).
+
+    52644: FULL_DECODE_ONLY lost accuracy on gfx950; FULL_AND_PIECEWISE shares its pools (PR 52646).
+    """
+    mode = intent.graph_mode
+    if intent.is_rehearsal or mode in ("NONE", None):
         return None
     return Finding(
-        "graphs.decode_only",
+        "graphs.choice",
         False,
-        "cudagraph_mode: got 'FULL_DECODE_ONLY'; accuracy drops with the V2 runner (vLLM issue "
-        "52644): give FULL_AND_PIECEWISE",
+        f"cudagraph_mode: got {mode!r}, and on ROCm 7.2.0 to 7.2.3 about one process in five"
+        " replays graphs into garbage for all its life (ROCm/clr issue 279); NONE is right: to"
+        " choose graphs give DSPARK_GRAPHS=on, which ends a start whose gate fails by garbage for"
+        " a new one",
     )
 
 
@@ -193,8 +220,9 @@ RULES: tuple[Callable[[Intent], Finding | None], ...] = (
     pipeline_parallel,
     draft_tokens,
     draft_model,
+    draft_slots,
     piecewise_on_v1,
-    decode_only_graphs,
+    graphs,
     logprobs_mode,
     stall_budget,
 )

@@ -17,6 +17,11 @@ def speculation(environ: Mapping[str, str]) -> bool:
     return _one_of("DSPARK_SPECULATION", environ.get("DSPARK_SPECULATION"), ("on", "off")) == "on"
 
 
+def graphs(environ: Mapping[str, str]) -> bool:
+    """Whether DSPARK_GRAPHS chooses graphs. Raises RecipeError for another word."""
+    return _one_of("DSPARK_GRAPHS", environ.get("DSPARK_GRAPHS"), ("off", "on")) == "on"
+
+
 def preflight(environ: Mapping[str, str]) -> str:
     """DSPARK_PREFLIGHT, one of PREFLIGHTS. Raises RecipeError for another word."""
     return _one_of("DSPARK_PREFLIGHT", environ.get("DSPARK_PREFLIGHT"), PREFLIGHTS)

@@ -65,6 +65,27 @@ class Vocabulary:
         return next((long for long, flag in self.flags.items() if option in flag.aliases), None)
 
 
+_SIZE = re.compile(r"(\d+)(\.\d+)?([kmgtKMGT])?")
+_POWERS = "kmgt"
+
+
+def size(value: object) -> int | None:
+    """A size as vLLM reads one: 16k is 16,000 and 16K 16,384 (0.27.1, utils/argparse_utils.py).
+
+    None for what is none of 0 or more, such as `auto`.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value >= 0 else None
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return None
+    whole, part, unit = match.groups()
+    if unit is None or unit.isupper():
+        power = _POWERS.index(unit.lower()) + 1 if unit else 0
+        return None if part else int(whole) * 1024**power
+    return int(float(whole + (part or "")) * 1000 ** (_POWERS.index(unit) + 1))
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """`; did you mean X?` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, known, n=1)

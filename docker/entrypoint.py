@@ -5,7 +5,8 @@
     entrypoint.py --max-num-seqs 8     the same with extra `vllm serve` flags
     entrypoint.py bash                 anything else runs as given
 
-DSPARK_SPECULATION=off serves without a draft. DSPARK_RECIPE names another recipe file.
+DSPARK_SPECULATION=off serves without a draft, DSPARK_GRAPHS=on with the profile's graph mode.
+DSPARK_RECIPE names another recipe file.
 DSPARK_PREFLIGHT: on (the default) looks at the machine first and stops if a check fails; warn tells
 and goes on; full also lets vLLM's own parser judge the plan, some 20 s more; off looks at nothing.
 Exit codes before the exec: 1 refused, 2 misused; nothing has been started then.
@@ -102,7 +103,8 @@ def make_plan(extra: Sequence[str]) -> Plan:
     if not name:
         raise Refusal(f"DSPARK_PROFILE: is not set; it is one of {', '.join(loaded.profiles)}")
     speculates = switches.speculation(os.environ)
-    return plan.make(loaded.profile(name), extra, os.environ, speculation=speculates)
+    graphs = switches.graphs(os.environ)
+    return plan.make(loaded.profile(name), extra, os.environ, speculates, graphs)
 
 
 def vllm_root() -> Path:

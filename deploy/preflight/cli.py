@@ -56,12 +56,13 @@ def main(argv: list[str]) -> int:
         name = args.profile or host.environ.get("DSPARK_PROFILE")
         profile = loaded.profile(name) if name else None
         speculates = switches.speculation(host.environ) and not args.no_speculation
+        graphs = switches.graphs(host.environ)
     except SystemExit as e:  # --help
         return int(e.code or 0)
     except (Misuse, RecipeError, ValueError, OSError) as e:
         print(f"preflight: {e}", file=sys.stderr)
         return 2
-    report = inspect(host, loaded, profile, args.extra, speculation=speculates)
+    report = inspect(host, loaded, profile, args.extra, speculates, graphs)
     print(render(report, args.format))
     if args.note_caches and report.exit_code == 0 and report.profile and not args.tree:
         return leave_notes(host, loaded.profile(report.profile))
@@ -74,6 +75,7 @@ def inspect(
     profile: Profile | None,
     extra: list[str] | tuple[str, ...] = (),
     speculation: bool = True,
+    graphs: bool = False,
 ) -> Report:
     """Every check that applies; without a profile the one that fits the machine is taken."""
     machine = None
@@ -83,7 +85,7 @@ def inspect(
         profile, picked = checks.pick(machine, loaded)
         findings.append(picked)
     if profile is not None:
-        begun = start.gather(host, profile, extra, speculation)
+        begun = start.gather(host, profile, extra, speculation, graphs)
         if not profile.is_rehearsal:
             findings += checks.machine_findings(machine or facts.gather(host), begun)
         findings += checks.start_findings(begun)

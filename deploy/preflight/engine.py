@@ -215,7 +215,8 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
         raise Misuse(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
     profile = loaded.profile(args.profile)
     speculates = switches.speculation(os.environ) and not args.no_speculation
-    return plan.make(profile, args.extra, os.environ, speculation=speculates)
+    graphs = switches.graphs(os.environ)
+    return plan.make(profile, args.extra, os.environ, speculates, graphs)
 
 
 def _parser() -> argparse.ArgumentParser:

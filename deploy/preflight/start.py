@@ -13,7 +13,7 @@ from deploy.preflight.facts import Cache, Port, read_port
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host
 from deploy.preflight.weights import Weights, read_weights
-from deploy.recipe import Model, Profile
+from deploy.recipe import Model, Profile, RecipeError
 from deploy.rules import Intent
 
 
@@ -31,8 +31,7 @@ class Start:
 
     def size(self, flag: str) -> int:
         """A parallel size of the plan, 1 where none is given or it is no number."""
-        value = self.intent.serve.get(flag, 1)
-        return value if isinstance(value, int) and value > 0 else 1
+        return self.intent.size(flag) or 1
 
     @property
     def gpus(self) -> int:
@@ -45,14 +44,18 @@ class Start:
 
 
 def gather(
-    host: Host, profile: Profile, extra: Sequence[str] = (), speculation: bool = True
+    host: Host,
+    profile: Profile,
+    extra: Sequence[str] = (),
+    speculation: bool = True,
+    graphs: bool = False,
 ) -> Start:
     """Read what a start of the profile would meet; `extra` are flags laid over the recipe's."""
     refusal = None
     try:
         given = plan.read_flags(extra, vocabulary.load())
-        intent = plan.intent(profile, given, host.environ, speculation)
-    except PlanError as e:
+        intent = plan.intent(profile, given, host.environ, speculation, graphs)
+    except (PlanError, RecipeError) as e:
         refusal = str(e)
         intent = plan.intent(profile, {}, host.environ, speculation)
     serve = intent.serve

@@ -173,6 +173,14 @@ def test_the_no_speculation_component_tells_server_and_sidecar(tmp_path: Path) -
         assert {"name": "DSPARK_SPECULATION", "value": "off"} in container["env"]
 
 
+def test_the_graphs_component_tells_the_server(tmp_path: Path) -> None:
+    """The documented switch reaches the container that serves with it."""
+    rendered = with_component("graphs", tmp_path)
+    spec = next(r for r in rendered if r["kind"] == "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "DSPARK_GRAPHS", "value": "on"} in spec["containers"][0]["env"]
+    assert spec["containers"][0]["name"] == "server"
+
+
 # --- in step with the recipe ----------------------------------------------------------------------
 
 

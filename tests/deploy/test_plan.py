@@ -13,6 +13,7 @@ import pytest
 
 from deploy import plan, recipe, rules
 from deploy.plan import PlanError
+from deploy.recipe import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]
 AMD = [p.name for p in recipe.load().profiles.values() if not p.is_rehearsal]
@@ -122,8 +123,10 @@ def test_logprobs_of_either_kind_are_served(mode: str) -> None:
 def test_without_speculation_the_v1_runner_with_piecewise_graphs_is_refused() -> None:
     """V4 answers wrongly there, with or without a draft."""
     profile = recipe.load().profile("mi355x")
+    environ = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
     with pytest.raises(PlanError, match="FULL_AND_PIECEWISE.*V1 runner"):
-        plan.make(profile, [], {"VLLM_USE_V2_MODEL_RUNNER": "0"}, speculation=False)
+        plan.make(profile, [], environ, speculation=False, graphs=True)
+    assert plan.make(profile, [], environ, speculation=False).warnings == ()
 
 
 def test_a_value_nested_without_end_is_refused() -> None:
@@ -150,13 +153,76 @@ def test_speculation_can_be_switched_off() -> None:
 @pytest.mark.parametrize(
     ("extra", "word"),
     [
-        (["--speculative-config", '{"method":"dspark","num_speculative_tokens":7}'], "never accepted"),
-        (["--compilation-config", '{"cudagraph_mode":"FULL_DECODE_ONLY"}'], "accuracy drops"),
+        (["--speculative-config", '{"method":"dspark","num_speculative_tokens":7}'], "hardly accepted"),
+        (["--compilation-config", '{"cudagraph_mode":"FULL_DECODE_ONLY"}'], "got 'FULL_DECODE_ONLY', and"),
+        (["--compilation-config", '{"cudagraph_mode":"full_and_piecewise"}'], "got 'FULL_AND_PIECEWISE', and"),
+        (["--compilation-config", "{}"], "got 'FULL_AND_PIECEWISE', and"),
     ],
 )  # fmt: skip
 def test_a_doubtful_plan_starts_with_a_warning(extra: list[str], word: str) -> None:
-    """K above the block, and decode-only graphs on gfx950, are told but not refused."""
+    """K above the block, and graphs in whatever spelling, are told but not refused."""
     assert any(word in w for w in made("mi355x", *extra).warnings)
+    assert not any(word in w for w in made("mi355x").warnings)
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_graphs_are_off_until_they_are_chosen(name: str) -> None:
+    """The switch serves with the profile's mode and says why that is a choice; off says nothing."""
+    profile = recipe.load().profile(name)
+    assert '{"cudagraph_mode":"NONE"}' in plan.make(profile).argv
+    assert plan.make(profile).warnings == ()
+    if profile.graphs is None:
+        with pytest.raises(RecipeError) as refused:
+            plan.make(profile, graphs=True)
+        assert str(refused.value) == (
+            f"DSPARK_GRAPHS: got 'on'; no public run of {name} held up with graphs: leave it off"
+        )
+        return
+    chosen = plan.make(profile, graphs=True)
+    config = json.loads(value_of(chosen.argv, "--compilation-config"))
+    assert config == {"cudagraph_mode": profile.graphs}
+    (told,) = chosen.warnings
+    assert profile.graphs in told
+    assert "ROCm/clr issue 279" in told
+
+
+def test_no_mode_of_graphs_is_recommended_over_another() -> None:
+    """One set by a flag gets the words of the switch: NONE is right, and the other way to have them."""
+    profile = recipe.load().profile("mi355x")
+    by_switch = plan.make(profile, graphs=True).warnings
+    for mode in ("PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
+        flag = json.dumps({"cudagraph_mode": mode})
+        told = next(w for w in made("mi355x", "--compilation-config", flag).warnings if "279" in w)
+        assert told.replace(mode, profile.graphs or "") == by_switch[0]
+        assert "NONE is right" in told and "DSPARK_GRAPHS=on" in told
+
+
+def test_eager_has_no_graphs_whatever_mode_stands_beside_it() -> None:
+    """vLLM sets the mode to none then, and no warning speaks of one."""
+    flags = ["--enforce-eager", "--compilation-config", '{"cudagraph_mode":"FULL"}']
+    assert not any("279" in w for w in made("mi355x", *flags).warnings)
+
+
+@pytest.mark.parametrize(
+    ("batch", "seqs", "fits"),
+    [("256", "63", True), ("256", "64", False), ("16k", "4000", False), ("16k", "3999", True), ("16K", "4000", True)],
+)  # fmt: skip
+def test_the_draft_leaves_room_in_the_batch(batch: str, seqs: str, fits: bool) -> None:
+    """K - 1 slots a sequence, sizes in vLLM's spellings; what leaves none is refused as by vLLM."""
+    flags = ["--max-num-batched-tokens", batch, "--max-num-seqs", seqs]
+    if fits:
+        made("mi325x", *flags)
+        return
+    with pytest.raises(PlanError, match=r"max-num-batched-tokens: got \d+; the draft takes 4 for"):
+        made("mi325x", *flags)
+
+
+def test_unset_sequences_are_vllms_own() -> None:
+    """A card of 70 GiB or more gets 1,024 of them, for which 256 tokens are too few."""
+    profile = recipe.load().profile("mi325x")
+    serve = {k: v for k, v in profile.serve.items() if k != "max-num-seqs"}
+    with pytest.raises(PlanError, match="each of 1024 sequences.*more than 4096"):
+        plan.make(replace(profile, serve=serve))
 
 
 def test_the_environment_of_the_container_wins_and_is_told() -> None:
@@ -214,8 +280,8 @@ def test_every_profile_is_listed_with_its_evidence() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["plan"], "deploy: --profile: got none; it is one of mi355x, mi350x, mi325x, mi308x, mi300x, rehearsal"),
-        (["plan", "--profile", "mi999"], "deploy: profile: got 'mi999'; it is one of mi355x, mi350x, mi325x, mi308x, mi300x, rehearsal"),
+        (["plan"], "deploy: --profile: got none; it is one of mi355x, mi350x, mi325x, mi308x, mi300x, mi300x-8, rehearsal"),
+        (["plan", "--profile", "mi999"], "deploy: profile: got 'mi999'; it is one of mi355x, mi350x, mi325x, mi308x, mi300x, mi300x-8, rehearsal"),
         (["plan", "--profile", "mi355x", "--recipe", "none.toml"], "deploy: none.toml: cannot be read (No such file or directory); give a recipe file"),
         (["plan", "--profile", "mi355x", "--", "-pp", "2"], "deploy: pipeline-parallel-size: got 2; DSpark needs 1: use tensor-parallel-size"),
     ],

@@ -153,6 +153,8 @@ def v4_answers(
         "K below the block": argv(num_speculative_tokens=3),
         "unknown flag": argv("--no-such-flag"),
         "pipeline": argv("--pipeline-parallel-size", "2"),
+        "no slot": argv("--max-num-batched-tokens", "256", "--max-num-seqs", "64"),
+        "a few slots": argv("--max-num-batched-tokens", "256", "--max-num-seqs", "63"),
     }
     ended = subprocess.run(
         [sys.executable, "-c", JUDGE],
@@ -182,6 +184,13 @@ def test_a_v4_draft_with_a_model_key_is_refused(v4_answers: dict[str, Any]) -> N
     answer = v4_answers["model spelled out"]
     assert "would load with Fp8Config, the target with DeepseekV4FP8Config" in answer
     assert "51758" in answer
+
+
+@pytest.mark.real
+def test_the_drafts_slots_are_counted_as_vllm_does(v4_answers: dict[str, Any]) -> None:
+    """K - 1 of them a sequence: 63 sequences leave something of 256 tokens, 64 nothing."""
+    assert v4_answers["a few slots"]["num_speculative_tokens"] == 5
+    assert "does not allow any tokens to be scheduled" in v4_answers["no slot"]
 
 
 @pytest.mark.real

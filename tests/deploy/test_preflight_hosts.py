@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe
+from deploy import recipe, switches
 from deploy.preflight import cli
 from deploy.preflight.findings import Finding
 from deploy.preflight.host import LocalHost, RecordedHost
@@ -21,7 +21,8 @@ def inspect(tree: Tree, profile: str | None = None, *extra: str) -> cli.Report:
     """The report on a machine, by a named profile or the one that fits."""
     loaded = recipe.load()
     host = RecordedHost(tree.done())
-    return cli.inspect(host, loaded, loaded.profile(profile) if profile else None, extra)
+    named = loaded.profile(profile) if profile else None
+    return cli.inspect(host, loaded, named, extra, graphs=switches.graphs(host.environ))
 
 
 def finding(report: cli.Report, check: str) -> Finding:
@@ -33,9 +34,30 @@ def finding(report: cli.Report, check: str) -> Finding:
 @pytest.mark.parametrize("card", CARDS)
 def test_a_prepared_host_passes_with_the_profile_of_its_card(tmp_path: Path, card: str) -> None:
     """Nothing fails, warns or stays unknown, and the profile is picked by the card."""
-    report = inspect(recorded_hosts.gpu_host(tmp_path, card))
+    profile = recipe.load().profile(card)
+    report = inspect(recorded_hosts.gpu_host(tmp_path, card, gpus=profile.gpu.count))
     assert report.profile == card
     assert {f.level for f in report.findings} == {"ok"}
+    assert report.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "environ", "profile"),
+    [
+        (8, {}, "mi300x-8"),
+        (7, {}, "mi300x"),
+        (8, {"HIP_VISIBLE_DEVICES": "0"}, "mi300x"),
+    ],
+)
+def test_of_a_cards_profiles_the_one_for_the_cards_that_are_there_is_picked(
+    tmp_path: Path, gpus: int, environ: dict[str, str], profile: str
+) -> None:
+    """Eight MI300X get the plan of eight, fewer, or fewer left by the environment, that of one."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x", gpus=gpus)
+    tree.note("environ", **environ)
+    report = inspect(tree)
+    assert report.profile == profile
+    assert finding(report, "profile").level == "ok"
     assert report.exit_code == 0
 
 
@@ -318,7 +340,10 @@ def test_one_setting_changes_one_finding(
     ("flags", "environ", "check", "level"),
     [
         ((), {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "plan.dspark.v2_runner", "fail"),
-        ((), {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "plan.graphs.piecewise_on_v1", "fail"),
+        ((), {"VLLM_USE_V2_MODEL_RUNNER": "0", "DSPARK_GRAPHS": "on"}, "plan.graphs.piecewise_on_v1", "fail"),
+        ((), {"DSPARK_GRAPHS": "on"}, "plan.graphs.choice", "warn"),
+        (("--compilation-config", '{"cudagraph_mode":"full"}'), {}, "plan.graphs.choice", "warn"),
+        (("--max-num-batched-tokens", "2k"), {}, "plan.dspark.slots", "fail"),
         (("-pp", "2"), {}, "plan.dspark.pipeline_parallel", "fail"),
         (("--speculative-config", '{"method":"dspark","num_speculative_tokens":3}'), {}, "plan.dspark.k_below_block", "fail"),
         (("--speculative-config", '{"method":"dspark","num_speculative_tokens":7}'), {}, "plan.dspark.k_above_block", "warn"),

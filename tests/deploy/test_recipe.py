@@ -10,7 +10,7 @@ from deploy import recipe
 from deploy.recipe import RecipeError
 
 TEXT = recipe.FILE.read_text(encoding="utf-8")
-PROFILES = ["mi355x", "mi350x", "mi325x", "mi308x", "mi300x", "rehearsal"]
+PROFILES = ["mi355x", "mi350x", "mi325x", "mi308x", "mi300x", "mi300x-8", "rehearsal"]
 
 # (what is replaced, by what, the line that must come, without the file's name)
 BAD = [
@@ -164,11 +164,13 @@ BAD = [
         "env.hf_hub_offline: got '1'; give an upper-case variable name",
     ),
     ("[profiles.mi350x]", "[profiles]\nmi340x = 1\n[profiles.mi350x]", "profiles.mi340x: got 1; give a table"),
+    ('graphs = "FULL_AND', 'graphs = "FULL_OR', "profiles.mi355x.graphs: got 'FULL_OR_PIECEWISE'; give one of NONE, PIECEWISE, FULL, "),
+    ('graphs = "FULL_AND_PIECEWISE"', "graphs = true", "profiles.mi355x.graphs: got true; give one of NONE, "),
     ("[ports]\nserve = 8000\nhealth = 8080", "", "[ports]: is missing; add the table"),
     ("health = 8080", "", "ports.health: is missing; add it"),
     ("[ports]", "[portz]", "portz: got "),
     ("serve = 8000", 'serve = "8000"', "ports.serve: got '8000'; give an int"),
-    ('name = "AMD Instinct MI355X", arch = "gfx950", compute_units = 256, memory_gb = 288, count = 4 }\n[profiles.mi355x.serve]', 'name = "x", compute_units = 1, memory_gb = 1, count = 1 }\n[profiles.mi355x.serve]', "profiles.mi355x.gpu.arch: is missing; add it"),
+    ('name = "AMD Instinct MI355X", arch = "gfx950", compute_units = 256, memory_gb = 288, count = 4 }\ngraphs', 'name = "x", compute_units = 1, memory_gb = 1, count = 1 }\ngraphs', "profiles.mi355x.gpu.arch: is missing; add it"),
 ]  # fmt: skip
 
 
@@ -206,7 +208,19 @@ def test_a_profile_like_another_differs_in_nothing_it_does_not_state() -> None:
     """MI350X serves as MI355X does."""
     loaded = recipe.load()
     assert loaded.profile("mi350x").serve == loaded.profile("mi355x").serve
+    assert loaded.profile("mi350x").graphs == loaded.profile("mi355x").graphs is not None
     assert loaded.profile("mi350x").gpu != loaded.profile("mi355x").gpu
+
+
+def test_every_amd_profile_bounds_what_unset_flags_would_cost() -> None:
+    """Length, sequences and batch stand in each, graphs are off, and AITER's warnings are."""
+    for profile in recipe.load().profiles.values():
+        if profile.gpu is None:
+            continue
+        assert {"max-model-len", "max-num-seqs", "max-num-batched-tokens"} <= set(profile.serve)
+        assert profile.serve["compilation-config"] == {"cudagraph_mode": "NONE"}
+        assert profile.env["AITER_TRITON_LOG_LEVEL"] == "ERROR"
+        assert profile.gpu.count == profile.serve["tensor-parallel-size"]
 
 
 def test_nothing_of_the_rehearsal_reaches_an_amd_profile() -> None:

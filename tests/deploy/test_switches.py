@@ -13,10 +13,13 @@ from deploy.recipe import RecipeError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("environ", [{}, {"DSPARK_SPECULATION": "", "DSPARK_PREFLIGHT": ""}])
+@pytest.mark.parametrize(
+    "environ", [{}, {"DSPARK_SPECULATION": "", "DSPARK_PREFLIGHT": "", "DSPARK_GRAPHS": ""}]
+)
 def test_unset_and_empty_are_the_default(environ: dict[str, str]) -> None:
     """Compose passes an empty value for what nobody set."""
     assert switches.speculation(environ)
+    assert not switches.graphs(environ)
     assert switches.preflight(environ) == "on"
     assert switches.recipe_file(environ) == recipe.FILE
 
@@ -62,6 +65,18 @@ def test_every_program_refuses_a_switch_that_it_does_not_know(command: str) -> N
 
 def test_a_plan_follows_the_switch() -> None:
     """What `make plan` prints is what the entrypoint would run in the same environment."""
+    by_switch = {**os.environ, "DSPARK_GRAPHS": "on"}
+    chosen = subprocess.run(
+        [sys.executable, "-m", "deploy", "plan", "--profile", "mi355x"],
+        cwd=ROOT,
+        env=by_switch,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "FULL_AND_PIECEWISE" in chosen.stdout
+    assert "# warning: cudagraph_mode: got 'FULL_AND_PIECEWISE', and on ROCm" in chosen.stderr
     plans = [
         subprocess.run(
             [sys.executable, "-m", "deploy", "plan", "--profile", "mi355x", *flags],

@@ -156,6 +156,7 @@ def test_the_environment_wins_over_the_recipe() -> None:
     ("environ", "told"),
     [
         ({"DSPARK_SPECULATION": "maybe"}, "DSPARK_SPECULATION: got 'maybe'; give on or off"),
+        ({"DSPARK_GRAPHS": "1"}, "DSPARK_GRAPHS: got '1'; give off or on"),
         ({"API_KEY_FILE": "key"}, "API_KEY_FILE: got key; give the absolute path"),
         ({"CA_FILE": "/nowhere/ca.pem"}, "CA_FILE: got /nowhere/ca.pem"),
         ({"WEIGHTS": "it's"}, "WEIGHTS: got"),
@@ -170,6 +171,24 @@ def test_a_value_that_cannot_work_is_refused(environ: dict[str, str], told: str)
     with pytest.raises(host.HostError) as caught:
         made(**environ)
     assert str(caught.value).startswith(told)
+
+
+def test_graphs_that_a_profile_has_not_are_refused_before_anything_is_built() -> None:
+    """The switch is told off without an engine having been asked."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "deploy.host", "--profile", "mi308x", "build"],
+        cwd=ROOT,
+        env={"PATH": "/nowhere", "DSPARK_GRAPHS": "on"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    said = (
+        "host: DSPARK_GRAPHS: got 'on'; no public run of mi308x held up with graphs: leave it off"
+    )
+    assert ended.stderr == f"{said}\n"
 
 
 def test_a_key_that_the_health_service_cannot_read_is_refused(tmp_path: Path) -> None:

@@ -365,6 +365,7 @@ def choices() -> Mapping[str, Sequence[str]]:
         "SMOKE_PROFILE": profiles,
         "SMOKE_SIZE": tuple(smoke.SIZES),
         "DSPARK_SPECULATION": ("on", "off"),
+        "DSPARK_GRAPHS": ("on", "off"),
         "DSPARK_PREFLIGHT": switches.PREFLIGHTS,
         "REHEARSAL_FAULT": FAULTS,
     }
@@ -436,10 +437,19 @@ def _read_by(module: str, first: str) -> frozenset[str]:
     named = elsewhere.get(first)
     beside = _file(named[0] if isinstance(named, tuple) else f"{module}.{first}")
     # A command of a module of its own reads what that one reads, not what its neighbours do.
-    found = _strings(main) | _closure([beside] if beside else [main])
+    found = _strings(main) | _closure([beside, *_used(module, main, first)] if beside else [main])
     if _file("deploy.host") in _reach([beside or main]):
         found |= interpolated(ROOT / "deploy/compose.yaml", ROOT / "deploy/compose.rehearsal.yaml")
     return found
+
+
+def _used(module: str, main: Path, command: str) -> list[Path]:
+    """The module's files that the program's own function for a command uses, `run_plan` for one."""
+    for node in _tree(main).body:
+        if isinstance(node, ast.FunctionDef) and node.name == f"run_{command}":
+            names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            return [file for name in names if (file := _file(f"{module}.{name}")) is not None]
+    return []
 
 
 def _closure(files: Iterable[Path]) -> frozenset[str]:

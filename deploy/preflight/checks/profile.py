@@ -20,17 +20,24 @@ def pick(machine: Machine, recipe: Recipe) -> tuple[Profile | None, Finding]:
     gpu = machine.gpus.found[0]
     name = card_name(gpu, machine)
     cards = [(p, p.gpu) for p in recipe.profiles.values() if p.gpu]
-    named = [p for p, card in cards if name and card.name.endswith(name)]
-    fitting = [p for p, card in cards if fits(gpu, card)] or [
-        p for p, card in cards if p in named and gpu.arch == card.arch and is_partition(gpu, card)
+    named = [pair for pair in cards if name and pair[1].name.endswith(name)]
+    fitting = [pair for pair in cards if fits(gpu, pair[1])] or [
+        (p, card) for p, card in named if gpu.arch == card.arch and is_partition(gpu, card)
     ]
     if not fitting:
         return None, Finding("profile", "fail", f"no profile fits {describe(gpu)}", why, remedy)
-    chosen = next((p for p in fitting if p in named), fitting[0])
+    known = [pair for pair in fitting if pair in named]
+    first = (known or fitting)[0][1]
+    # Of several profiles of a card the one that uses the most of those that are here.
+    here = sum(fits(each, first) for each in machine.gpus.found)
+    if isinstance(machine.visible, int):
+        here = min(here, machine.visible)
+    same = [pair for pair in fitting if pair[1].name == first.name]
+    chosen, _ = max(same, key=lambda pair: pair[1].count if pair[1].count <= here else 0)
     seen = f"{chosen.name} fits {describe(gpu)}"
-    if chosen in named or len(fitting) == 1:
+    if known or len(same) == len(fitting):
         return chosen, Finding("profile", "ok", seen)
-    alike = ", ".join(p.name for p in fitting)
+    alike = ", ".join(p.name for p, _ in fitting)
     return chosen, Finding("profile", "warn", seen, f"{why}; alike are {alike}", remedy)
 
 
