@@ -1,4 +1,4 @@
-"""What every program does at its edges: a reader that is gone, an interrupt, odd file names."""
+"""What every program does at its edges: output that nobody takes, an interrupt, odd file names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-INTERRUPTED, READER_GONE = 130, 141  # as a shell tells a death by SIGINT or SIGPIPE
+FAILED, INTERRUPTED, READER_GONE = 1, 130, 141  # as a shell tells a death by SIGINT or SIGPIPE
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """Exit with what `main` returns; an interrupt or a reader that is gone shows no traceback."""
+    """Exit with what `main` returns; an interrupt or output that fails shows no traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # A file name that is not UTF-8 is printed as the bytes that it was given in.
         sys.stdout.reconfigure(errors="surrogateescape")
@@ -22,6 +22,13 @@ def run(main: Callable[[], int]) -> NoReturn:
     except BrokenPipeError:  # the reader, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = READER_GONE
+    except OSError as e:
+        if e.filename is not None:
+            raise
+        # What is left in the buffer would fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"output: {e.strerror}; make room or name another file", file=sys.stderr)
+        code = FAILED
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)

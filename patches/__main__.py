@@ -34,6 +34,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # What is left in the buffer would fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail(f"output: {error.strerror}: what was done is done: see --check", FAILED)
     except KeyboardInterrupt:
         return _fail(
             "interrupted: the tree carries all of the series or none: see --check", INTERRUPTED

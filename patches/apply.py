@@ -9,7 +9,7 @@ from patches import transaction
 from patches.errors import PatchesError
 from patches.series import Patch, Series, Target
 from patches.transaction import Change, Step, digest
-from patches.tree import Tree, find, is_at_least
+from patches.tree import Tree, find, is_at_least, read_source
 from patches.unified import DiffError
 
 State = Literal["applied", "pending", "upstream", "drifted", "missing"]
@@ -89,10 +89,7 @@ def apply(
     """
     tree = find(root)
     with transaction.locked(tree.package, exclusive=True):
-        try:
-            rolled_back = transaction.recover(tree.package)
-        except OSError as error:
-            raise PatchesError(f"{error.filename}: {error.strerror}: cannot roll back") from error
+        rolled_back = transaction.recover(tree.package)
         judgement = _Judgement(tree, series)
         if any(status.is_bad for status in judgement.statuses):
             raise RefusedError(judgement.statuses)
@@ -148,7 +145,7 @@ class _Judgement:
 
     def _read(self, path: str) -> bytes | None:
         try:
-            return self._tree.path(path).read_bytes()
+            return read_source(self._tree.path(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

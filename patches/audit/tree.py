@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from patches.errors import PatchesError
+from patches.tree import read_source
 
 REGISTRY = "vllm/model_executor/models/registry.py"
 """The file that tells a vLLM tree from anything else; every release since 0.25 has it."""
@@ -44,7 +45,7 @@ class FolderStorage:
     def read(self, path: str) -> str | None:
         file = self._package / path.removeprefix("vllm/")
         try:
-            return file.read_text(encoding="utf-8")
+            return read_source(file).decode("utf-8")
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The edges of every program: a reader that is gone, an interrupt, file names that are not UTF-8."""
+"""The edges of every program: output that fails, an interrupt, file names that are not UTF-8."""
 
 import os
 import signal
@@ -36,6 +36,21 @@ def test_a_reader_that_has_had_enough_sees_no_traceback(words: tuple[str, ...]) 
         )
     assert ran.returncode == 141
     assert [line for line in ran.stderr.splitlines() if not line.startswith("# ")] == []
+
+
+def test_output_without_room_is_one_line() -> None:
+    """Standard output on a full disk: exit code 1, and what was wrong."""
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "deploy", "profiles"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    line = "output: No space left on device; make room or name another file\n"
+    assert (ran.returncode, ran.stderr) == (1, line)
 
 
 def test_a_name_that_is_not_utf_8_is_printed_as_it_was_given() -> None:

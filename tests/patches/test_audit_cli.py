@@ -319,6 +319,18 @@ def test_a_place_that_cannot_be_looked_into_is_refused(
     assert err.count("\n") == 1
 
 
+def test_a_source_that_is_a_pipe_is_never_read(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe among the sources, which would be waited for without end: one line, exit 2."""
+    (source,) = tree.rglob("speculator.py")
+    source.unlink()
+    os.mkfifo(source)
+    code, out, err = run(capsys, tree)
+    assert (code, out) == (2, "")
+    assert err == f"audit: {source}: cannot be read: is no source file\n"
+
+
 def test_json_says_everything(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The JSON form has every field of a gap."""
     (gap,) = gaps(run(capsys, tree, "--format", "json")[1])

@@ -198,6 +198,37 @@ def test_reader_that_leaves_early_is_no_crash() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_output_without_room_hides_nothing_that_was_done(root: Path) -> None:
+    """Standard output on a full disk: exit 1 in one line, and the tree carries the series."""
+    command = [sys.executable, "-m", "patches", "apply", str(root)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    line = "patches: output: No space left on device: what was done is done: see --check\n"
+    assert (done.returncode, done.stderr) == (1, line)
+    assert run("apply", root, "--check").returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "beyond any source"])
+@pytest.mark.parametrize("words", [["apply"], ["apply", "--check"]], ids=" ".join)
+def test_what_is_no_source_file_is_never_read(root: Path, kind: str, words: list[str]) -> None:
+    """A pipe, a device or a huge file in the place of a target ends in one line, and at once."""
+    target = root / TARGETS[0]
+    target.unlink()
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "device":
+        target.symlink_to("/dev/zero")
+    else:
+        with target.open("wb") as file:
+            file.truncate(2**40)
+    done = run(*words, root)
+    assert done.returncode == 1
+    assert "cannot be read: is no source file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_show_of_an_unpatched_tree_is_no_failure(root: Path) -> None:
     """show reports; judging is --check's part."""
     done = run("show", root)

@@ -1,6 +1,8 @@
 """The series as data: what the shipped one says, and what a malformed one is refused for."""
 
 import hashlib
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from patches import series
 from patches.errors import SeriesError
 from patches.series import Probe
-from tests.support.made_series import MadePatch, sha256, write_series
+from tests.support.made_series import MadePatch, sha256, snapshot, write_series
 from tests.support.vllm_trees import tree
 
 BEFORE, AFTER = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
@@ -75,6 +77,24 @@ def test_probes_tell_which_release_has_a_change(version: str) -> None:
             assert target.probe is not None
             holds = target.probe.holds((tree(version) / target.path).read_bytes())
             assert holds == (release >= since), (patch.name, version)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_checkout_that_converts_line_ends_leaves_the_patches(tmp_path: Path) -> None:
+    """With git's autocrlf, which would break every hash, the files keep their bytes."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    shutil.copytree(series.FOLDER, here / "patches", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(series.FOLDER.parent / ".gitattributes", here)
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    for command in (
+        ["init", "--quiet", str(here)],
+        ["-C", str(here), "add", "."],
+        ["-C", str(here), *who, "commit", "--quiet", "--message", "all"],
+        ["-c", "core.autocrlf=true", "clone", "--quiet", str(here), str(there)],
+    ):
+        subprocess.run(["git", *command], check=True, timeout=60)
+    assert snapshot(there / "patches") == snapshot(here / "patches")
+    assert series.load(there / "patches").sha256 == series.load().sha256
 
 
 def test_series_hash_changes_with_any_patch(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """All or nothing: runs that are killed, refused by the disk, raced, or tampered with."""
 
+import errno
 import json
 import os
 import resource
@@ -278,6 +279,174 @@ def test_leftovers_without_a_journal_are_swept(root: Path, loaded: Series) -> No
     assert _states(root, loaded) == {"pending"}
     apply(root, loaded)
     assert not staging.exists()
+
+
+@pytest.mark.parametrize("linked", ["vllm", "vllm/deep"])
+def test_a_folder_that_is_a_link_is_not_entered(
+    linked: str, root: Path, loaded: Series, tmp_path: Path
+) -> None:
+    """What lies behind a link is another tree: one line names both, and neither is changed."""
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(root / linked, elsewhere)
+    (root / linked).symlink_to(elsewhere)
+    before = snapshot(elsewhere)
+    with pytest.raises(PatchesError) as caught:
+        apply(root, loaded)
+    assert str(caught.value).startswith(
+        f"{root / linked}: is a link to {elsewhere}: nothing was changed: "
+    )
+    assert snapshot(elsewhere) == before
+    assert _states(root, loaded) == {"pending"}
+
+
+def _journal(root: Path, **changed: object) -> Path:
+    """Plant a journal that would put `evil` in the place of A, with some fields changed."""
+    staging = root / "vllm" / transaction.STAGING
+    staging.mkdir(mode=0o755)
+    (staging / "0.old").write_bytes(b"evil")
+    entry = {"path": "a.py", "backup": "0.old", "old": sha256(b"evil"), "new": sha256(OLD)}
+    journal = staging / "journal.json"
+    journal.write_text(json.dumps([{**entry, **changed}]))
+    return journal
+
+
+def _plant_behind_link(root: Path) -> None:
+    _journal(root, path="link/victim.py")
+    (root / "vllm/link").symlink_to(root.parent)
+
+
+def _plant_linked_backup(root: Path) -> None:
+    backup = _journal(root).with_name("0.old")
+    backup.unlink()
+    backup.symlink_to("../../../evil")
+
+
+def _plant_linked_folder(root: Path) -> None:
+    staging = _journal(root).parent
+    staging.rename(root.parent / "staging")
+    staging.symlink_to(root.parent / "staging")
+
+
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (lambda root: _journal(root, path="../../victim.py"), "is not a journal of this program"),
+        (lambda root: _journal(root, path=f"{root.parent}/victim.py"), "is not a journal of this"),
+        (lambda root: _journal(root, backup="../../../evil"), "is not a journal of this program"),
+        (lambda root: _journal(root, old="x"), "is not a journal of this program"),
+        (lambda root: _journal(root, old="0" * 64), "is not the content that its journal states"),
+        (lambda root: _journal(root).write_text("{}"), "is not a journal of this program"),
+        (lambda root: _journal(root).write_text("[" * 100_000), "is not a journal of this program"),
+        (_plant_behind_link, "vllm/link: is a link to "),
+        (_plant_linked_backup, "0.old: is a link: cannot roll back"),
+        (_plant_linked_folder, ".dspark-patches: is no file or folder of this program"),
+        (lambda root: _journal(root).chmod(0o666), "can be written by others (mode 0666)"),
+        (lambda root: _journal(root).parent.chmod(0o777), "can be written by others (mode 0777)"),
+    ],
+    ids=["above", "absolute", "backup", "no hash", "other hash", "no list", "deep", "linked path",
+         "linked backup", "linked folder", "open file", "open folder"],
+)  # fmt: skip
+def test_a_planted_journal_is_not_followed(
+    plant: Callable[[Path], object], told: str, root: Path, loaded: Series, tmp_path: Path
+) -> None:
+    """A journal about files outside, of other contents, or that others may write, changes none."""
+    for name, content in (("victim.py", OLD), ("evil", b"evil")):
+        (tmp_path / name).write_bytes(content)
+    plant(root)
+    with pytest.raises(PatchesError) as caught:
+        apply(root, loaded)
+    assert told in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert (tmp_path / "victim.py").read_bytes() == OLD
+    assert {(root / path).read_bytes() for path in (A, B, C)} == {OLD}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+@pytest.mark.parametrize("name", ["", "journal.json"], ids=["folder", "journal"])
+def test_a_strangers_journal_is_not_followed(name: str, root: Path, loaded: Series) -> None:
+    """What neither the tree's owner, root nor this user wrote is refused with its owner's number;
+    what the tree's owner left is rolled back."""
+    _killed_at("renamed 1", root, loaded)
+    planted = root / "vllm" / transaction.STAGING / name
+    os.chown(planted, UNPRIVILEGED_UID, -1)
+    told = rf"belongs to user {UNPRIVILEGED_UID}, who owns neither the tree nor this run: nothing"
+    with pytest.raises(PatchesError, match=told):
+        apply(root, loaded)
+    os.chown(root / "vllm", UNPRIVILEGED_UID, -1)
+    assert apply(root, loaded).rolled_back == 2
+
+
+def test_no_umask_lets_others_write_the_journal(root: Path, loaded: Series) -> None:
+    """Killed under a umask that forbids nothing, a run is rolled back all the same."""
+    mask = os.umask(0)
+    try:
+        _killed_at("renamed 1", root, loaded)
+    finally:
+        os.umask(mask)
+    assert apply(root, loaded).rolled_back == 2
+
+
+def test_the_rollback_needs_no_room(root: Path, loaded: Series) -> None:
+    """On a disk that takes no further byte the old files come back all the same."""
+    before = snapshot(root)
+
+    def fill(name: str) -> None:
+        if name == "renamed 1":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+            raise OSError(errno.ENOSPC, "No space left on device", "x")
+
+    for folder in (root / "vllm", root / "vllm/deep", root / "vllm/deep/er"):
+        folder.chmod(0o777)
+    text = _in_child(root, lambda: apply(Path(), loaded, step=fill))
+    assert text == "PatchesError: x: No space left on device: nothing was changed"
+    assert snapshot(root) == before
+
+
+def test_a_rollback_that_is_refused_is_one_line_and_is_made_later(
+    root: Path, loaded: Series
+) -> None:
+    """If the old files cannot be had back, the line says so, the journal stays, and the next run
+    restores them."""
+    deep = root / "vllm/deep"
+
+    def refuse(name: str) -> None:
+        if name == "renamed 1":
+            Path("vllm/deep").chmod(0o555)
+            raise OSError(errno.EIO, "Input/output error", "x")
+
+    for folder in (root / "vllm", deep, deep / "er"):
+        folder.chmod(0o777)
+        if os.geteuid() == 0:
+            os.chown(folder, UNPRIVILEGED_UID, -1)
+    text = _in_child(root, lambda: apply(Path(), loaded, step=refuse))
+    deep.chmod(0o755)
+    assert text.startswith("PatchesError: x: Input/output error; vllm/deep/b.py: Permission denied")
+    assert text.endswith("cannot roll back an interrupted apply: mend that, then run: "
+                         "python3 -m patches apply .")  # fmt: skip
+    assert "nothing was changed" not in text
+    with pytest.raises(InterruptedApplyError):
+        status(root, loaded)
+    assert apply(root, loaded).rolled_back >= 1
+    assert _states(root, loaded) == {"applied"}
+
+
+def test_an_error_after_the_commit_does_not_deny_it(
+    root: Path, loaded: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk fails once the journal is gone, the tree has the series and the line says it."""
+    journal = root / "vllm" / transaction.STAGING / "journal.json"
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if (root / C).read_bytes() == NEW and not journal.exists():
+            raise OSError(errno.EIO, "Input/output error")
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(PatchesError, match=r"Input/output error: the tree is whole, but the disk"):
+        apply(root, loaded)
+    assert _states(root, loaded) == {"applied"}
+    assert not journal.parent.exists()
 
 
 def test_unreadable_journal_is_reported(root: Path, loaded: Series) -> None:
