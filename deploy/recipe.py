@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from deploy import vocabulary
 from deploy.files import read_text
@@ -28,7 +28,6 @@ LIMIT_BYTES = 1 << 20  # ours is 10 kB
 # No wait is longer; 11 days, so that every clock and timer takes it.
 MOST_S = 1e6
 
-MAY_BE_ZERO = frozenset({"long_prompt_tokens"})
 # Tables that a profile lays its differences over; SHARED ones also reach a profile that does not
 # inherit the AMD server: how to speculate, and how to judge.
 MERGED = ("model", "serve", "speculative", "env", "health")
@@ -119,7 +118,7 @@ class Reference:
 class Health:
     """Budgets of the health service, in seconds unless the name says otherwise.
 
-    `long_prompt_tokens` 0 leaves the gate's long probe out, `gate_requests` 1 the one that sends
+    No `long_prompt_tokens` leave the gate's long probes out, `gate_requests` 1 the one that sends
     several requests at once.
     """
 
@@ -130,7 +129,7 @@ class Health:
     warmup_timeout_s: float = 900.0
     generation_timeout_s: float = 180.0
     gate_tokens: int = 64
-    long_prompt_tokens: int = 7000
+    long_prompt_tokens: tuple[int, ...] = (1500, 8000, 32000)
     long_tokens: int = 320
     gate_requests: int = 4
     needle: bool = True
@@ -371,6 +370,10 @@ class _Reader:
         for setting, value in dataclasses.asdict(health).items():
             if setting.endswith("_s") and value > MOST_S:
                 raise self.refusal(f"{key}.{setting}", value, f"give seconds, to {MOST_S:g}")
+        lengths = health.long_prompt_tokens
+        if list(lengths) != sorted(set(lengths)):
+            fix = "give lengths from short to long"
+            raise self.refusal(f"{key}.long_prompt_tokens", lengths, fix)
         for rate in ("acceptance_floor", "acceptance_ceiling"):
             if not getattr(health, rate) <= 1:
                 raise self.refusal(f"{key}.{rate}", getattr(health, rate), "give a fraction to 1")
@@ -391,9 +394,9 @@ class _Reader:
             if not _fits(table[f.name], hints[f.name]):
                 fix = f"give {_article(_type_name(hints[f.name]))}"
                 raise self.refusal(f"{key}.{f.name}", table[f.name], fix)
-            if not _is_amount(f.name, table[f.name]):
+            if not _is_amount(table[f.name]):
                 raise self.refusal(f"{key}.{f.name}", table[f.name], "give a number above 0")
-        return kind(**table)
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
 
     def table(
         self, data: Mapping[str, Any], name: str, at: str = "", required: bool = True
@@ -445,11 +448,11 @@ class _Reader:
         return RecipeError(f"{self.path}: {key}: got {shown}; {fix}")
 
 
-def _is_amount(setting: str, value: object) -> bool:
-    """Whether a value is above 0, where it is a number and the setting is none of MAY_BE_ZERO."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return True
-    return value > 0 or (setting in MAY_BE_ZERO and value == 0)
+def _is_amount(value: object) -> bool:
+    """Whether a value, or each of a list, is above 0 where it is a number."""
+    if isinstance(value, list):
+        return all(_is_amount(each) for each in value)
+    return isinstance(value, bool) or not isinstance(value, int | float) or value > 0
 
 
 def _same(a: object, b: object) -> bool:
@@ -457,7 +460,10 @@ def _same(a: object, b: object) -> bool:
 
 
 def _fits(value: object, hint: object) -> bool:
-    """Whether a TOML value is of a field's annotated type; an int serves as a float."""
+    """Whether a TOML value is of a field's annotated type; an int serves as a float, a list of
+    them as a tuple."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, list) and all(_fits(each, get_args(hint)[0]) for each in value)
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if isinstance(value, bool):
         return bool in options
@@ -467,6 +473,8 @@ def _fits(value: object, hint: object) -> bool:
 
 
 def _type_name(hint: object) -> str:
+    if get_origin(hint) is tuple:
+        return f"list of {_type_name(get_args(hint)[0])}"
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return next(o.__name__ for o in options if isinstance(o, type) and o is not type(None))
 

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from healthcheck import exposition, prompts
 from healthcheck.answers import Answer, Failure
 from healthcheck.client import Cancel, Client
 from healthcheck.exposition import Exposition
-from healthcheck.judge import Counters, judge, together
+from healthcheck.judge import Counters, Step, judge, together
 from healthcheck.prompts import Notebook
 from healthcheck.verdict import Generation, Policy, Want
 
 PATH = "/v1/completions"
 RANK_HEADER = "X-data-parallel-rank"  # vLLM's choice of an engine by the client
+# What top_p, top_k and another temperature ask for has kernels of its own, which the first client
+# that asks would have to wait for.
+_PLAIN: Mapping[str, object] = {"temperature": 1.0, "top_p": 1.0}
+_NARROWED: Mapping[str, object] = {"temperature": 0.6, "top_p": 0.95, "top_k": 40}
 # Pages whose tokens are counted to know how many make a long prompt.
 SAMPLE_PAGES = 32
 # Without a count from /tokenize: fewer characters a token than any real tokenizer needs for words.
@@ -59,8 +63,7 @@ class Generator:
             "model": model,
             "prompt": prompts.short(nonce) if prompt is None else prompt,
             "max_tokens": want.tokens,
-            "temperature": 1.0,
-            "top_p": 1.0,
+            **(_NARROWED if want.step is Step.TOP_P else _PLAIN),
             "seed": want.seed + number,
             "logprobs": 1,
             "return_token_ids": True,
@@ -73,6 +76,7 @@ class Generator:
         until = time.monotonic() + want.timeout_s
         cancel = cancel or Cancel()
         watch = want.scored and self._policy.speculates
+        reads = bool(want.prompt_tokens) and self._policy.health.needle
         notebook = self._notebook(want, model) if want.prompt_tokens else None
         payloads = [
             self.payload(want, model, notebook.text if notebook else None, number)
@@ -89,7 +93,9 @@ class Generator:
                 asked_tokens=want.tokens,
                 counters=counters,
                 scored=want.scored,
-                needle=notebook.needle if notebook and self._policy.health.needle else None,
+                plain=want.step is not Step.TOP_P,
+                notebook=reads,
+                needle=notebook.needle if notebook and reads and want.step is Step.LONG else None,
             )
             for answer in answers
         ]

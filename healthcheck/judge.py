@@ -2,8 +2,8 @@
 
 Pure functions of the answer and of the counters before and after it. The rules are those of the
 gate: real tokens, finite logprobs that differ, no loop, a draft counter that rose, sampling that is
-not argmax, two seeds that give two texts, a needle of a long prompt that is found, several answers
-at once of which each is its own.
+not argmax, two seeds that give two texts, needles of ever longer prompts that are found, several
+answers at once of which each is its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from healthcheck import prompts
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import Speculation
 
@@ -28,6 +29,13 @@ MOST_TOKENS = 1 << 20  # of one of our answers, which asks for some hundred
 # Logprobs come as float32 printed in full: equal means equal up to its last bits.
 LOGPROB_TOLERANCE = 1e-5
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# DeepSeek V4's indexer picks 512 groups of 4 tokens: in a prompt up to here each of them, be its
+# scores right or wrong.
+PICKED_TOKENS = 2048
+# A right model may miss a needle by sampling: only a second one of the same length is decisive.
+MISSES = 2
+# Of its own words a garbled text has none or, by chance, one or two.
+_OWN_WORDS = 3
 MAY_BE_INCONCLUSIVE = frozenset({"sampling", "second seed", "apart"})
 
 
@@ -49,6 +57,7 @@ class Step(StrEnum):
     WARM_UP = "warm-up"
     PROBE = "probe"
     SECOND_SEED = "second-seed"
+    TOP_P = "top-p"
     LONG = "long"
     AT_ONCE = "at-once"
     CANARY = "canary"
@@ -97,14 +106,17 @@ def judge(
     asked_tokens: int,
     counters: Counters | None = None,
     scored: bool = True,
+    plain: bool = True,
+    notebook: bool = False,
     needle: str | None = None,
 ) -> tuple[tuple[Finding, ...], Completion | None]:
     """Every finding about one completion or chat answer, and what was read of it.
 
     `counters` None: the server is not expected to speculate. `scored` False leaves out the tests
     that need more than a canary's few tokens: sampling mode is never bad then, the draft counter
-    not looked at. `needle` is what the
-    text must hold.
+    not looked at. `plain` False: not sampled at temperature 1 from all tokens, so that logprobs
+    tell nothing of the sampling mode. `notebook`: the prompt was one (prompts.py), so the text must
+    go on in its words; `needle` is the number that it must hold.
     """
     refusal = _refusal(answer)
     if refusal is not None:
@@ -119,8 +131,12 @@ def judge(
         _variety(completion),
         *_numbers(completion, scored),
     ]
+    if notebook:
+        findings.append(_legible(completion))
     if needle is not None:
         findings.append(_needle(completion, needle))
+    if not plain:
+        return (*findings, *([_drafting(counters)] if counters is not None else [])), completion
     sampling = _sampling(completion)
     if scored:
         findings.append(sampling)
@@ -157,6 +173,34 @@ def differs(first: Completion, second: Completion) -> Finding:
     if chance is None or chance >= ARGMAX_CHANCE:
         return Finding("second seed", Outcome.UNKNOWN, "sampling.seed_ignored", evidence)
     return Finding("second seed", Outcome.BAD, "sampling.seed_ignored", evidence)
+
+
+def missed(findings: Sequence[Finding]) -> bool:
+    """Whether nothing is bad but that the needle was missed, which sampling alone can do."""
+    bad = [f.check for f in findings if f.outcome is Outcome.BAD]
+    return bad == ["needle"]
+
+
+def ladder(findings: Sequence[Finding], found: Sequence[int], tokens: int) -> tuple[Finding, ...]:
+    """The findings about a prompt of so many tokens, its needle seen beside those of the shorter
+    prompts, of which each was found.
+
+    What is right in a short prompt and wrong in one of more than PICKED_TOKENS is the choice of
+    what attention looks at, not the model.
+    """
+    return tuple(_climbed(f, found, tokens) if f.check == "needle" else f for f in findings)
+
+
+def _climbed(needle: Finding, found: Sequence[int], tokens: int) -> Finding:
+    if needle.outcome is Outcome.GOOD:
+        return replace(needle, evidence={"found_at": [*found, tokens], **needle.evidence})
+    sparse = bool(found) and tokens > PICKED_TOKENS
+    evidence = {"found_at": list(found), "missed_at": tokens, **needle.evidence}
+    return replace(
+        needle,
+        code="text.needle_missed_past_2048" if sparse else needle.code,
+        evidence=evidence,
+    )
 
 
 def together(
@@ -346,6 +390,15 @@ def _variety(completion: Completion) -> Finding:
     if length is not None:
         return Finding("variety", Outcome.BAD, "text.loop", {**evidence, "period": length})
     return Finding("variety", Outcome.GOOD, evidence=evidence)
+
+
+def _legible(completion: Completion) -> Finding:
+    """Whether the answer to a notebook is of a notebook's words."""
+    own = prompts.own_words(completion.text)
+    evidence = {"own_words": own, "starts": " ".join(completion.text.split())[:40]}
+    if own >= _OWN_WORDS:
+        return Finding("legible", Outcome.GOOD, evidence=evidence)
+    return Finding("legible", Outcome.BAD, "text.garbage", evidence)
 
 
 def _needle(completion: Completion, needle: str) -> Finding:

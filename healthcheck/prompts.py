@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Words of no order leave the model a free choice at every token, so that sampling shows.
@@ -13,8 +15,13 @@ _WORDS = (
     *("field", "night", "summer", "bird", "tree", "fire", "morning", "island", "story", "gold"),
 )
 _PAGE_WORDS = 12
+_OWN = frozenset({*_WORDS, "page", "number", "words"})
+# A notebook of some pages, to see that what is read is understood; no test of long attention.
+A_FEW_TOKENS = 300
 # The asked page stands a third into the text: its distance from the question is two thirds.
 _ASKED_AT = 3
+_LONGER = 1.2
+_UNTOLD = 8192
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,17 @@ class Notebook:
     text: str
     needle: str
     pages: int
+
+
+def rungs(lengths: Sequence[int], room: int | None) -> tuple[int, ...]:
+    """The lengths that a context has room for, both in tokens; if not all of them, also the whole
+    room where that is well beyond the last one. Where the room is not told it is guessed."""
+    if room is None:
+        return tuple(length for length in lengths if length <= _UNTOLD)
+    fits = [length for length in lengths if length <= room]
+    if len(fits) < len(lengths) and room > _LONGER * max(fits, default=0):
+        fits.append(room)
+    return tuple(fits)
 
 
 def short(nonce: str) -> str:
@@ -44,6 +62,11 @@ def notebook(nonce: str, pages: int) -> Notebook:
     asked = max(pages // _ASKED_AT, 1)
     lines.append(f"Page {asked} again. Number")
     return Notebook("".join(lines), str(numbers[asked - 1]), pages)
+
+
+def own_words(text: str) -> int:
+    """How many of a notebook's words a text holds, each counted once."""
+    return len(_OWN.intersection(re.findall("[a-z]+", text.lower())))
 
 
 def _words(draw: random.Random) -> str:

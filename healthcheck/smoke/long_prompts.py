@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from healthcheck.judge import Outcome, Step, worst
+from healthcheck import prompts
+from healthcheck.judge import Outcome, Step, ladder, missed, worst
 from healthcheck.smoke.results import Check, LongPrompt
 from healthcheck.smoke.target import Session, row
 from healthcheck.verdict import Generation, Want
 
 TOKENS = 32
-# Faults of attention and KV cache show past 2,048 and past 4 to 5 thousand tokens on gfx942.
-LENGTHS = (1_000, 3_000, 7_000, 16_000, 64_000, 128_000, 256_000, 512_000, 1_000_000)
-# The longest of all is added if it is this much longer than the last of them.
-_LONGER = 1.2
+# Beyond those of the profile's start gate.
+LONGER = (64_000, 128_000, 256_000, 512_000, 1_000_000)
 # Attention grows faster than its prompt: what one more token costs, against the one before.
 _GROWTH = 1.5
 
 
-def lengths(max_model_len: int | None) -> tuple[int, ...]:
-    """The prompts' lengths in tokens for a server that holds `max_model_len`, None: not told."""
-    if max_model_len is None:
-        return LENGTHS[:3]
-    room = max_model_len - TOKENS
-    fits = [length for length in LENGTHS if length <= room]
-    if room > _LONGER * (fits[-1] if fits else 0):
-        fits.append(room)
-    return tuple(fits)
+def lengths(gate: Sequence[int], max_model_len: int | None) -> tuple[int, ...]:
+    """The prompts' lengths in tokens: those of the start gate and longer ones, as far as a server
+    that holds `max_model_len` (None: not told) has room."""
+    longer = [length for length in LONGER if length > max(gate, default=0)]
+    room = None if max_model_len is None else max_model_len - TOKENS
+    return prompts.rungs([*gate, *longer], room)
 
 
 def needle(session: Session) -> Iterator[Check]:
@@ -40,39 +36,44 @@ def needle(session: Session) -> Iterator[Check]:
         report.leave_out("longer prompts", "/v1/models does not tell max_model_len")
     began = time.monotonic()
     last: LongPrompt | None = None
-    for length in lengths(report.max_model_len):
+    found: list[int] = []
+    for length in lengths(session.target.profile.health.long_prompt_tokens, report.max_model_len):
         left_s = budget_s - (time.monotonic() - began)
         if last is not None and last.seconds * _GROWTH * length / last.prompt_tokens > left_s:
             why = f"the next one does not fit in the {budget_s:.0f} s given (--budget)"
             report.leave_out(f"prompts from {length} tokens", why)
             return
-        check, last = _ask(session, length, left_s)
+        check, last = _ask(session, length, left_s, found)
         report.long_prompts.append(last)
         yield check
         if check.outcome is not Outcome.GOOD:
             return
+        found.append(length)
 
 
-def _ask(session: Session, length: int, left_s: float) -> tuple[Check, LongPrompt]:
+def _ask(
+    session: Session, length: int, left_s: float, shorter: Sequence[int]
+) -> tuple[Check, LongPrompt]:
     """One length; words that were missed are asked for again, as sampling may have lost them."""
     first = _generate(session, length, left_s, seed=1)
-    missed = _missed(first)
-    ran = _generate(session, length, left_s, seed=2) if missed else first
+    again = missed(first.findings)
+    ran = _generate(session, length, left_s, seed=2) if again else first
+    findings = ladder(ran.findings, shorter, length)
     took = ran.ended_at - ran.started_at
     judged = session.target.profile.health.needle
-    found = not _missed(ran) if judged and ran.completion is not None else None
+    found = not _lost(ran) if judged and ran.completion is not None else None
     name = f"prompt of {length}"
-    outcome = worst(ran.findings)
+    outcome = worst(findings)
     if outcome is Outcome.GOOD:
         words = "answered, every logprob finite" + (", its words found" if found else "")
-        if missed:
+        if again:
             words += " at the second try"
         return Check(name, outcome, words, took), LongPrompt(length, took, found)
-    told = next(f for f in ran.findings if f.outcome is outcome)
+    told = next(f for f in findings if f.outcome is outcome)
     return row(told, took, name), LongPrompt(length, took, found)
 
 
-def _missed(ran: Generation) -> bool:
+def _lost(ran: Generation) -> bool:
     return any(f.check == "needle" and f.outcome is not Outcome.GOOD for f in ran.findings)
 
 

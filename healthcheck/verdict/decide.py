@@ -10,7 +10,7 @@ from healthcheck.answers import Failure
 from healthcheck.judge import Finding, Outcome
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
-from healthcheck.verdict.gate import gate_steps
+from healthcheck.verdict.gate import planned
 from healthcheck.verdict.memory import (
     TIMELINE_KEPT,
     UNREAD,
@@ -53,7 +53,7 @@ def _start_gate(memory: Memory, note: Note, health: Health) -> Memory:
 
 
 def _enter_smoke(memory: Memory, note: Note, health: Health) -> Memory:
-    gate = replace(memory.gate, steps=gate_steps(memory.max_model_len, health))
+    gate = planned(memory.gate, memory.max_model_len, health)
     return _enter(replace(memory, gate=gate), State.SMOKE, [note])
 
 

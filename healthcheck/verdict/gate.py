@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from deploy.recipe import Health
-from healthcheck.judge import Outcome, Step, differs, worst
+from healthcheck import prompts
+from healthcheck.judge import MISSES, Finding, Outcome, Step, differs, ladder, missed, worst
 from healthcheck.verdict.memory import GATE, Gate, Generation, Memory, Want
 
 # A context too short for a prompt that is longer than the scored probe's.
@@ -14,14 +16,15 @@ SHORTEST_LONG = 512
 GATE_PAUSE_LIMIT_S = 60.0
 
 
-def gate_steps(longest: int | None, health: Health) -> tuple[Step, ...]:
-    """The steps that the budgets ask for and the context has room for."""
-    left_out = set()
-    if not health.long_prompt_tokens or (longest is not None and longest < SHORTEST_LONG):
-        left_out.add(Step.LONG)
+def planned(gate: Gate, longest: int | None, health: Health) -> Gate:
+    """A gate with the steps that the budgets ask for and the context has room for."""
+    room = None if longest is None else longest - _long_tokens(longest, health)
+    too_short = longest is not None and longest < SHORTEST_LONG
+    rungs = () if too_short else prompts.rungs(health.long_prompt_tokens, room)
+    left_out = set() if rungs else {Step.LONG}
     if health.gate_requests < 2:
         left_out.add(Step.AT_ONCE)
-    return tuple(step for step in GATE if step not in left_out)
+    return replace(gate, steps=tuple(s for s in GATE if s not in left_out), rungs=rungs)
 
 
 def gate_want(memory: Memory, now: float, health: Health) -> Want | None:
@@ -41,28 +44,51 @@ def gate_want(memory: Memory, now: float, health: Health) -> Want | None:
         timeout_s=_timeout_s(step, health),
         requests=health.gate_requests if step is Step.AT_ONCE else 1,
     )
-    return _long(want, memory.max_model_len, health) if step is Step.LONG else want
+    if step is Step.TOP_P:
+        return replace(want, prompt_tokens=few_tokens(memory.max_model_len, health))
+    return _long(want, gate, memory.max_model_len, health) if step is Step.LONG else want
 
 
-def _long(want: Want, longest: int | None, health: Health) -> Want:
-    """The long probe in what the context leaves: a quarter of it at most for the answer."""
-    if longest is None:
-        return replace(want, tokens=health.long_tokens, prompt_tokens=health.long_prompt_tokens)
-    tokens = min(health.long_tokens, longest // 4)
+def few_tokens(longest: int | None, health: Health) -> int:
+    """The length of a short prompt in whose words the answer must go on; 0 if there is no room for
+    it or the model understands none."""
+    too_short = longest is not None and longest < SHORTEST_LONG
+    return 0 if too_short or not health.needle else prompts.A_FEW_TOKENS
+
+
+def _long(want: Want, gate: Gate, longest: int | None, health: Health) -> Want:
+    """The next long prompt; only the last one's answer is long as well."""
+    tokens = _long_tokens(longest, health)
+    if gate.rung + 1 < len(gate.rungs):
+        tokens = min(health.gate_tokens, tokens)
+    prompt_tokens = gate.rungs[gate.rung]
     return replace(
-        want, tokens=tokens, prompt_tokens=min(health.long_prompt_tokens, longest - tokens)
+        want,
+        nonce=f"{want.nonce}-{prompt_tokens}-{gate.misses + 1}",
+        seed=want.seed + gate.misses,
+        tokens=tokens,
+        timeout_s=health.generation_timeout_s if gate.misses else want.timeout_s,
+        prompt_tokens=prompt_tokens,
     )
 
 
+def _long_tokens(longest: int | None, health: Health) -> int:
+    """A long answer: a quarter of the context at most."""
+    return health.long_tokens if longest is None else min(health.long_tokens, longest // 4)
+
+
 def gate_limit_s(health: Health) -> float:
-    """The longest that one round of the gate can take: every step's time-out."""
-    steps = gate_steps(None, health)
-    return sum(_timeout_s(step, health) for step in steps)
+    """The longest that one round of the gate can take: every question's time-out."""
+    steps = planned(Gate(), None, health).steps
+    rungs = len(health.long_prompt_tokens)
+    short = sum(_timeout_s(step, health) for step in steps if step is not Step.LONG)
+    again = (MISSES - 1) * health.generation_timeout_s
+    return short + rungs * (_timeout_s(Step.LONG, health) + again)
 
 
 def _timeout_s(step: Step, health: Health) -> float:
-    # Long prompts and batches have kernels of their own to compile.
-    compiles = step in (Step.WARM_UP, Step.LONG, Step.AT_ONCE)
+    # Long prompts, batches and other ways to sample have kernels of their own to compile.
+    compiles = step in (Step.WARM_UP, Step.TOP_P, Step.LONG, Step.AT_ONCE)
     return health.warmup_timeout_s if compiles else health.generation_timeout_s
 
 
@@ -71,7 +97,10 @@ def gate_after(gate: Gate, generation: Generation, at: float, health: Health) ->
     if generation.step is not gate.step:
         return gate
     step, findings = generation.step, generation.findings
-    gate = replace(gate, took={**gate.took, step: generation.ended_at - generation.started_at})
+    took = generation.ended_at - generation.started_at
+    if step is Step.LONG and (gate.rung or gate.misses):
+        took += gate.took[step]
+    gate = replace(gate, took={**gate.took, step: took})
     if step is Step.WARM_UP:
         # Its result is ignored: it is there to compile.
         if generation.answered:
@@ -79,8 +108,13 @@ def gate_after(gate: Gate, generation: Generation, at: float, health: Health) ->
         return replace(gate, not_before=at + health.scrape_interval_s)
     if step is Step.SECOND_SEED and gate.first and generation.completion:
         findings = (*findings, differs(gate.first, generation.completion))
+    if step is Step.LONG:
+        findings = ladder(findings, gate.rungs[: gate.rung], gate.rungs[gate.rung])
     gate = replace(gate, findings={**gate.findings, step: findings})
+    if step is Step.LONG and (next_one := _climb(gate, findings)) is not None:
+        return next_one
     outcome = worst(findings)
+    gate = replace(gate, rung=0, misses=0)
     if outcome is Outcome.GOOD:
         first = generation.completion if step is Step.PROBE else gate.first
         done = gate.index + 1 >= len(gate.steps)
@@ -98,3 +132,13 @@ def gate_after(gate: Gate, generation: Generation, at: float, health: Health) ->
         not_before=at + pause,
         bad=tuple(f for f in findings if f.outcome is Outcome.BAD) if failed else gate.bad,
     )
+
+
+def _climb(gate: Gate, findings: Sequence[Finding]) -> Gate | None:
+    """The gate at its next long prompt: a longer one, or another in place of one whose needle was
+    missed for the first time. None: there is none, or this one settles it."""
+    if missed(findings) and gate.misses + 1 < MISSES:
+        return replace(gate, misses=gate.misses + 1)
+    if worst(findings) is Outcome.GOOD and gate.rung + 1 < len(gate.rungs):
+        return replace(gate, rung=gate.rung + 1, misses=0)
+    return None

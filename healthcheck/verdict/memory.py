@@ -13,8 +13,8 @@ from healthcheck.judge import Completion, Finding, Outcome, Step, worst
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 
-GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE)
-SCORED = frozenset({Step.PROBE, Step.SECOND_SEED, Step.LONG, Step.AT_ONCE})
+GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.LONG, Step.AT_ONCE)
+SCORED = frozenset(GATE[1:])
 # Late, cut off, too long or no completion: nothing that proves a thing.
 UNREAD = frozenset({"generation.timeout", "generation.failed", "answer.malformed"})
 TIMELINE_KEPT = 64
@@ -227,6 +227,9 @@ class Gate:
     findings: Mapping[Step, tuple[Finding, ...]] = field(default_factory=dict)
     bad: tuple[Finding, ...] = ()  # of the last failed round
     steps: tuple[Step, ...] = GATE
+    rungs: tuple[int, ...] = ()  # lengths of the long prompts in tokens, from short to long
+    rung: int = 0  # the one that is asked next
+    misses: int = 0  # of its needle
     took: Mapping[Step, float] = field(default_factory=dict)  # seconds, of the last run of a step
 
     @property

@@ -51,7 +51,7 @@ scrape_interval_s = 2.0
 canary_after_s = 4.0
 canary_timeout_s = 8.0
 readiness_budget_s = 8.0
-long_prompt_tokens = 600
+long_prompt_tokens = [600]
 """
 POLL_S = 0.05
 # The longest time between two canaries, within which a stop may come at any moment.

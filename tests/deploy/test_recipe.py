@@ -75,6 +75,26 @@ BAD = [
         "profiles.mi355x.health.scrape_interval_s: got true; give a float",
     ),
     (
+        "long_prompt_tokens = [1500, 8000, 32000]",
+        "long_prompt_tokens = 7000",
+        "profiles.mi355x.health.long_prompt_tokens: got 7000; give a list of int",
+    ),
+    (
+        "long_prompt_tokens = [1500, 8000, 32000]",
+        "long_prompt_tokens = [1500, true]",
+        "profiles.mi355x.health.long_prompt_tokens: got [1500, true]; give a list of int",
+    ),
+    (
+        "long_prompt_tokens = [1500, 8000, 32000]",
+        "long_prompt_tokens = [0, 1500]",
+        "profiles.mi355x.health.long_prompt_tokens: got [0, 1500]; give a number above 0",
+    ),
+    (
+        "long_prompt_tokens = [1500, 8000, 32000]",
+        "long_prompt_tokens = [8000, 1500]",
+        "profiles.mi355x.health.long_prompt_tokens: got [8000, 1500]; give lengths from short to",
+    ),
+    (
         'acceptance_effect = "degraded"',
         'acceptance_effect = "panic"',
         "profiles.mi355x.health.acceptance_effect: got 'panic'; give one of degraded, not-ready",
@@ -299,4 +319,5 @@ def test_an_unknown_profile_lists_those_there_are() -> None:
 def test_health_defaults_are_the_recipes_values() -> None:
     """The dataclass's defaults and the recipe's [health] table do not drift apart."""
     table = tomllib.loads(TEXT)["health"]
+    table["long_prompt_tokens"] = tuple(table["long_prompt_tokens"])
     assert recipe.Health(**table) == recipe.Health()

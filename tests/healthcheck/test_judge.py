@@ -25,6 +25,8 @@ from healthcheck.judge import (
     Outcome,
     differs,
     judge,
+    ladder,
+    missed,
     period,
     read,
     together,
@@ -880,3 +882,92 @@ def test_a_repeated_text_is_as_bad_as_it_was_improbable() -> None:
         "sampling.seed_ignored",
         {"chance_of_equal_texts": None},
     )
+
+
+# --- long prompts ---------------------------------------------------------------------------------
+
+NEEDLE = Finding("needle", Outcome.BAD, "text.needle_missed", {"needle": "123456"})
+TOLD = " 123456. Words: river stone river bread stone. Page 4"
+OTHER = " 654321. Words: river stone river bread stone. Page 4"
+
+
+def said(text: str) -> Answer:
+    """A real completion whose text is another."""
+    return answer(mutated(lambda choice: choice.update(text=text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "legible", "needle"),
+    [
+        (TOLD, Outcome.GOOD, Outcome.GOOD),
+        (OTHER, Outcome.GOOD, Outcome.BAD),
+        ("ness\u4e00 \ufffdqa the of Zr}} WATER water", Outcome.BAD, Outcome.BAD),
+        ("waterlight houseriver stonebread", Outcome.BAD, Outcome.BAD),
+        ("water light 123456", Outcome.BAD, Outcome.GOOD),
+        ("WATER,light;House", Outcome.GOOD, Outcome.BAD),
+    ],
+)
+def test_an_answer_to_a_notebook_goes_on_in_its_words(
+    text: str, legible: Outcome, needle: Outcome
+) -> None:
+    """Three of its words are no chance; whether its number is given back is another question."""
+    findings, _ = judge(said(text), asked_tokens=TOKENS, notebook=True, needle="123456")
+    found = by_check(findings)
+    assert (found["legible"].outcome, found["needle"].outcome) == (legible, needle)
+    assert found["legible"].code == ("" if legible is Outcome.GOOD else "text.garbage")
+
+
+def test_another_way_to_sample_tells_nothing_of_the_sampling_mode() -> None:
+    """At a low temperature the likeliest token may come every time; drafts and numbers count."""
+    findings, _ = judge(answer(COMPLETION), asked_tokens=TOKENS, counters=DRAFTED, plain=False)
+    assert set(by_check(findings)) == {"real tokens", "variety", "logprobs", "drafting"}
+    none, _ = judge(
+        answer(COMPLETION), asked_tokens=TOKENS, counters=Counters(absent=True), plain=False
+    )
+    assert worst(none) is Outcome.BAD
+    assert "drafting" not in by_check(judge(answer(COMPLETION), asked_tokens=1, plain=False)[0])
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        ((NEEDLE,), True),
+        ((NEEDLE, Finding("drafting", Outcome.UNKNOWN, "metrics.unavailable")), True),
+        ((NEEDLE, Finding("legible", Outcome.BAD, "text.garbage")), False),
+        ((Finding("variety", Outcome.BAD, "text.loop"),), False),
+        ((Finding("needle", Outcome.GOOD),), False),
+        ((), False),
+    ],
+)
+def test_a_needle_is_missed_if_nothing_else_is_bad(
+    findings: tuple[Finding, ...], expected: bool
+) -> None:
+    """Only then it may have been sampling, and is asked for again."""
+    assert missed(findings) is expected
+
+
+@pytest.mark.parametrize(
+    ("found", "tokens", "code"),
+    [
+        ((), 1500, "text.needle_missed"),
+        ((), 8000, "text.needle_missed"),
+        ((500,), 2048, "text.needle_missed"),
+        ((500,), 2049, "text.needle_missed_past_2048"),
+        ((1500, 8000), 32_000, "text.needle_missed_past_2048"),
+    ],
+)
+def test_a_miss_is_named_by_what_was_found_in_shorter_prompts(
+    found: tuple[int, ...], tokens: int, code: str
+) -> None:
+    """Without a shorter one that was right, and up to what the indexer picks whole, it is no matter
+    of length."""
+    other = Finding("variety", Outcome.GOOD)
+    seen = ladder((other, NEEDLE), found, tokens)
+    evidence = {"found_at": list(found), "missed_at": tokens, "needle": "123456"}
+    assert seen == (other, Finding("needle", Outcome.BAD, code, evidence))
+
+
+def test_a_needle_that_is_found_is_kept_with_those_before_it() -> None:
+    """What reports show of a gate that passed: every length that was right."""
+    (seen,) = ladder((Finding("needle", Outcome.GOOD),), (1500,), 8000)
+    assert seen == Finding("needle", Outcome.GOOD, evidence={"found_at": [1500, 8000]})

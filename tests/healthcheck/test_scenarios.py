@@ -493,13 +493,31 @@ SCENARIOS = [
         peer="every one: none checks speculation",
     ),
     Scenario(
-        "a long prompt is not read",
+        "no prompt is read",
         (LOADING, SMOKE),
         wait(60),
         ("text.needle_missed", "gate.failed"),
-        {"forgetful": True},
+        {"reads_tokens": 0},
         from_ready=False,
         peer="every one: none asks for more than a token",
+    ),
+    Scenario(
+        "prompts past 2,048 tokens are not read: the sparse indexer",
+        (LOADING, SMOKE),
+        wait(60),
+        ("text.needle_missed_past_2048", "gate.failed"),
+        {"reads_tokens": 2048},
+        from_ready=False,
+        peer="every one: none asks for more than a token",
+    ),
+    Scenario(
+        "words of nothing",
+        (LOADING, SMOKE),
+        wait(60),
+        ("text.garbage", "gate.failed"),
+        {"garbles": True},
+        from_ready=False,
+        peer="every one: none reads what is written",
     ),
     Scenario(
         "requests at once get one text",
@@ -672,6 +690,16 @@ def test_probes_sample_as_users_do() -> None:
         }
 
 
+def test_the_gate_also_samples_as_other_users_do() -> None:
+    """One generation at another temperature with top_p and top_k: their kernels are compiled before
+    a client asks for them."""
+    with scripted_server() as server:
+        Simulation(server).to_ready()
+        narrowed = [c for c in server.completions if "top_k" in c]
+        assert [(c["temperature"], c["top_p"], c["top_k"]) for c in narrowed] == [(0.6, 0.95, 40)]
+        assert narrowed[0]["max_tokens"] == 64
+
+
 def test_a_server_that_does_not_speculate_passes_where_no_draft_is_expected() -> None:
     """Without speculation in the profile the draft counter is not asked for."""
     with scripted_server(speculates=False) as server:
@@ -692,13 +720,15 @@ def test_a_generation_of_a_gone_engine_is_aborted() -> None:
         assert simulation.runner.aborted == 1
 
 
-def test_the_gate_asks_a_long_prompt_and_several_at_once() -> None:
-    """After the two seeds: some 7,000 tokens with 320 to come, then four prompts of 64 tokens."""
-    with scripted_server() as server:
+def test_the_gate_asks_ever_longer_prompts_and_several_at_once() -> None:
+    """After the short prompts: some 1,500, 8,000 and 32,000 tokens, with 320 to come to the last,
+    then four prompts of 64 tokens."""
+    with scripted_server(max_model_len=65536) as server:
         Simulation(server).to_ready()
-        long, *at_once = server.completions[3:]
-        assert 6000 <= tokens_of(long["prompt"]) <= 7000
-        assert long["max_tokens"] == 320
+        long, at_once = server.completions[4:7], server.completions[7:]
+        for completion_, wanted in zip(long, (1500, 8000, 32_000), strict=True):
+            assert 0.85 * wanted <= tokens_of(completion_["prompt"]) <= wanted
+        assert [c["max_tokens"] for c in long] == [64, 64, 320]
         assert [c["max_tokens"] for c in at_once] == [64] * 4
         assert len({c["prompt"] for c in at_once}) == len({c["seed"] for c in at_once}) == 4
 
@@ -708,7 +738,7 @@ def test_the_long_prompt_fits_the_context(max_model_len: int) -> None:
     """A shorter context gets a shorter long prompt, with a quarter left for the answer."""
     with scripted_server(max_model_len=max_model_len) as server:
         Simulation(server).to_ready()
-        long = server.completions[3]
+        long = server.completions[-5]
         assert long["max_tokens"] == min(320, max_model_len // 4)
         assert max_model_len // 2 < tokens_of(long["prompt"]) + long["max_tokens"] <= max_model_len
 
@@ -721,20 +751,21 @@ def test_a_context_without_room_has_no_long_probe() -> None:
 
 
 def test_without_a_tokenizer_the_long_prompt_is_shorter() -> None:
-    """Where /tokenize is not served the length is guessed, on the safe side."""
+    """Where /tokenize is not served the length is guessed, on the safe side, and past 2,048."""
     with scripted_server(tokenizes=False) as server:
         Simulation(server).to_ready()
-        assert 2000 <= tokens_of(server.completions[3]["prompt"]) <= 7000
+        first, second, _ = (tokens_of(c["prompt"]) for c in server.completions[4:7])
+        assert first <= 1500 and 2500 <= second <= 8000
 
 
 def test_steps_of_the_gate_can_be_left_out() -> None:
-    """long_prompt_tokens 0 and gate_requests 1 leave the two seeds."""
-    with scripted_server(forgetful=True, crossed=True) as server:
-        Simulation(server, Health(long_prompt_tokens=0, gate_requests=1)).to_ready()
-        assert len(server.completions) == 3
+    """No long_prompt_tokens and gate_requests 1 leave the short prompts, one at a time."""
+    with scripted_server(reads_tokens=0, crossed=True) as server:
+        Simulation(server, Health(long_prompt_tokens=(), gate_requests=1)).to_ready()
+        assert len(server.completions) == 4
 
 
 def test_a_model_that_cannot_read_is_not_asked_for_the_needle() -> None:
     """`needle` false judges the long answer by everything else."""
-    with scripted_server(forgetful=True) as server:
+    with scripted_server(reads_tokens=0) as server:
         Simulation(server, Health(needle=False)).to_ready()

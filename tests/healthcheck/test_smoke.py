@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from deploy import recipe
+from deploy.recipe import Health
 from healthcheck import smoke
 from healthcheck.client import Client
 from healthcheck.judge import Outcome
@@ -313,7 +314,7 @@ def test_everything_is_asked_of_a_server_that_is_no_rehearsal(tmp_path: Path) ->
     assert {"reasoning", "tools", "temperature 0", "concurrency 1", "concurrency 16"} <= set(named)
     assert "the reference's 73%" in named["acceptance"]["evidence"]
     asked = [each["prompt_tokens"] for each in report["long_prompts"]]
-    assert asked == [1000, 3000, 7000, 16000]
+    assert asked == [1500, 8000, 16352]
     assert all(each["found"] for each in report["long_prompts"])
     levels = {level["concurrency"]: level for level in report["levels"]}
     assert sorted(levels) == [1, 4, 16]
@@ -364,13 +365,13 @@ def test_parts_can_be_left_out_by_name_or_by_size(tmp_path: Path) -> None:
 def test_a_needle_that_random_models_cannot_find_is_not_judged(tmp_path: Path) -> None:
     """Against the rehearsal the long request has to be answered; that its words are missed is told."""
     path = tmp_path / "report.json"
-    with scripted_server(forgetful=True) as server:
+    with scripted_server(reads_tokens=0) as server:
         assert run(server.url, "--full", "--json", str(path)) == 0
         report = report_of(path)
         assert run_full(server.url, "--json", str(path)) == 1
     assert {each["found"] for each in report["long_prompts"]} == {None}
     assert "random weights" in {i["name"]: i["why"] for i in report["left_out"]}["needle"]
-    failed = rows(report_of(path))["prompt of 1000"]
+    failed = rows(report_of(path))["prompt of 1500"]
     assert failed["code"] == "text.needle_missed"
     assert [each["found"] for each in report_of(path)["long_prompts"]] == [False]
 
@@ -381,12 +382,12 @@ def test_a_needle_missed_once_is_asked_for_again(tmp_path: Path) -> None:
     with scripted_server() as server:
 
         def complete(payload: Mapping[str, Any]) -> Reply:
-            server.forgetful = "long-3000-1" in payload["prompt"]
+            server.reads_tokens = 0 if "long-8000-1" in payload["prompt"] else 1e9
             return server.complete(payload)
 
         server.on_completion = complete
         assert run_full(server.url, "--json", str(path)) == 0
-    assert "at the second try" in rows(report_of(path))["prompt of 3000"]["evidence"]
+    assert "at the second try" in rows(report_of(path))["prompt of 8000"]["evidence"]
 
 
 def test_long_prompts_stop_where_the_next_one_does_not_fit_the_budget(tmp_path: Path) -> None:
@@ -395,24 +396,40 @@ def test_long_prompts_stop_where_the_next_one_does_not_fit_the_budget(tmp_path: 
     with scripted_server() as server:
         assert run_full(server.url, "--budget", "0", "--json", str(path)) == 0
     report = report_of(path)
-    assert [each["prompt_tokens"] for each in report["long_prompts"]] == [1000]
+    assert [each["prompt_tokens"] for each in report["long_prompts"]] == [1500]
     why = {item["name"]: item["why"] for item in report["left_out"]}
-    assert "--budget" in why["prompts from 3000 tokens"]
+    assert "--budget" in why["prompts from 8000 tokens"]
 
 
 @pytest.mark.parametrize(
     ("room", "expected"),
     [
-        (None, (1000, 3000, 7000)),
-        (8192, (1000, 3000, 7000)),
-        (12000, (1000, 3000, 7000, 11968)),
+        (None, (1500, 8000)),
+        (8192, (1500, 8000)),
+        (12000, (1500, 8000, 11968)),
         (900, (868,)),
-        (131072, (1000, 3000, 7000, 16000, 64000, 128000)),
+        (131072, (1500, 8000, 32_000, 64_000, 128_000)),
     ],
 )
 def test_lengths_end_at_what_the_server_holds(room: int | None, expected: tuple[int, ...]) -> None:
     """Prompt and answer fit in together; a context that is much longer than the last gets its own."""
-    assert lengths(room) == expected
+    assert lengths(Health().long_prompt_tokens, room) == expected
+
+
+def test_the_gates_own_lengths_come_first() -> None:
+    """A profile whose gate asks for longer prompts has them in the smoke test, in order."""
+    assert lengths((2000, 96_000), 300_000) == (2000, 96_000, 128_000, 256_000)
+
+
+def test_a_needle_missed_in_long_prompts_only_names_the_sparse_indexer(tmp_path: Path) -> None:
+    """What the smoke test found in shorter prompts tells where it goes wrong, as in the gate."""
+    path = tmp_path / "report.json"
+    with scripted_server(reads_tokens=2048) as server:
+        assert run_full(server.url, "--json", str(path)) == 1
+    named = rows(report_of(path))
+    assert named["prompt of 1500"]["outcome"] == "good"
+    assert named["prompt of 8000"]["code"] == "text.needle_missed_past_2048"
+    assert "found_at=1500, missed_at=8000" in named["prompt of 8000"]["evidence"]
 
 
 CHATS = [
@@ -654,7 +671,7 @@ def test_an_interrupted_test_says_so_and_writes_nothing(tmp_path: Path) -> None:
         process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         for told in process.stderr:
-            if "prompt of 16000" in told:
+            if "prompt of 16352" in told:
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()

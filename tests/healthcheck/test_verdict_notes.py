@@ -172,10 +172,10 @@ def test_the_gate_says_which_step_it_is_at() -> None:
     """While nothing is wrong the reason of SMOKE is the step to come."""
     machine = Machine()
     machine.to_smoke()
-    for count, step in enumerate(machine.memory.gate.steps):
+    while (step := machine.memory.gate.step) is not None:
         machine.see(OK, metrics=metrics())
         assert lines(machine) == [f"gate.running ({step.value})"]
-        made = machine.generation(step=step, tokens=(count, 5, 6))
+        made = machine.generation(step=step, tokens=(machine.readings, 5, 6))
         machine.see(OK, metrics=metrics(), generation=made)
     assert machine.memory.state is State.READY
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -216,9 +217,7 @@ def test_a_server_that_never_showed_its_metrics_gets_canaries() -> None:
     """Without one scrape since the start, idle is told by the age of evidence alone."""
     machine = Machine()
     machine.see(OK, listing=LISTED, metrics=BROKEN)
-    for count, step in enumerate(machine.memory.gate.steps):
-        made = machine.generation(step=step, tokens=(count, 5, 6))
-        machine.see(OK, metrics=BROKEN, generation=made)
+    machine.pass_gate(BROKEN)
     assert machine.memory.state in (State.READY, State.DEGRADED)
     assert machine.memory.sampled_at is None and machine.wanted() is None
     machine.see(OK, metrics=BROKEN, after=60)
@@ -402,39 +401,31 @@ def test_a_refused_canary_is_not_repeated_at_once() -> None:
 # --- the gate -------------------------------------------------------------------------------------
 
 
-def gate_wants(machine: Machine) -> list[Want]:
-    """What the gate asks for, each step answered as a healthy server does."""
-    wanted = []
-    while machine.memory.state is State.SMOKE:
-        want = machine.wanted()
-        assert want is not None
-        wanted.append(want)
-        made = machine.generation(step=want.step, tokens=(len(wanted), 5, 6))
-        machine.see(OK, metrics=metrics(), generation=made)
-    return wanted
-
-
 def test_every_step_of_the_gate_asks_for_its_own() -> None:
     """Prompt, seed, lengths, time and number of requests of each step, scored but the warm-up."""
     machine = Machine()
     machine.to_smoke()
     probe, long = HEALTH.generation_timeout_s, HEALTH.warmup_timeout_s
-    wanted = gate_wants(machine)
+    wanted = machine.pass_gate()
     assert wanted == [
         Want(Step.WARM_UP, 1, "1-1-warm-up", 3, 64, long),
         Want(Step.PROBE, 1, "1-1", 3, 64, probe),
         Want(Step.SECOND_SEED, 1, "1-1", 4, 64, probe),
-        Want(Step.LONG, 1, "1-1-long", 3, 320, long, prompt_tokens=7000),
+        Want(Step.TOP_P, 1, "1-1-top-p", 3, 64, long, prompt_tokens=300),
+        Want(Step.LONG, 1, "1-1-long-1500-1", 3, 64, long, prompt_tokens=1500),
+        Want(Step.LONG, 1, "1-1-long-8000-1", 3, 64, long, prompt_tokens=8000),
+        Want(Step.LONG, 1, "1-1-long-16064-1", 3, 320, long, prompt_tokens=16064),
         Want(Step.AT_ONCE, 1, "1-1-at-once", 3, 64, long, requests=4),
     ]
-    assert [want.scored for want in wanted] == [False, True, True, True, True]
+    assert [want.scored for want in wanted] == [False] + [True] * 7
 
 
 def test_two_at_once_are_several() -> None:
     """From two on the gate has its last step, with as many requests as it is told."""
     machine = Machine(Policy(replace(HEALTH, gate_requests=2), MODEL))
     machine.to_smoke()
-    assert [want.requests for want in gate_wants(machine)] == [1, 1, 1, 1, 2]
+    requests = {want.step: want.requests for want in machine.pass_gate()}
+    assert requests.pop(Step.AT_ONCE) == 2 and set(requests.values()) == {1}
 
 
 def test_another_round_of_the_gate_has_other_prompts_and_seeds() -> None:
@@ -452,26 +443,105 @@ def test_another_round_of_the_gate_has_other_prompts_and_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "prompt_tokens", "tokens"),
+    ("context", "expected"),
     [
-        (None, 7000, 320),
-        (100_000, 7000, 320),
-        (7320, 7000, 320),
-        (7319, 6999, 320),
-        (1023, 768, 255),
-        (512, 384, 128),
-        (511, None, None),
+        (None, [(1500, 64), (8000, 320)]),
+        (100_000, [(1500, 64), (8000, 64), (32_000, 320)]),
+        (32_320, [(1500, 64), (8000, 64), (32_000, 320)]),
+        (32_319, [(1500, 64), (8000, 64), (31_999, 320)]),
+        (9920, [(1500, 64), (8000, 320)]),  # 9,600 are not much longer
+        (8319, [(1500, 64), (7999, 320)]),
+        (2120, [(1500, 320)]),
+        (1023, [(768, 255)]),
+        (512, [(384, 128)]),
+        (511, []),
     ],
 )
-def test_the_long_step_fits_into_the_context(
-    context: int | None, prompt_tokens: int | None, tokens: int | None
+def test_the_long_prompts_fit_into_the_context(
+    context: int | None, expected: list[tuple[int, int]]
 ) -> None:
     """A quarter of a short context is left for the answer; one too short has no long step."""
     machine = Machine()
     machine.see(OK, listing=Listing((MODEL,), context), metrics=metrics())
-    long = [want for want in gate_wants(machine) if want.step is Step.LONG]
-    expected = [] if tokens is None else [(prompt_tokens, tokens)]
+    long = [want for want in machine.pass_gate() if want.step is Step.LONG]
     assert [(want.prompt_tokens, want.tokens) for want in long] == expected
+    assert context is None or all(want.prompt_tokens + want.tokens <= context for want in long)
+
+
+MISSED = (Finding("needle", Outcome.BAD, "text.needle_missed", {"needle": "123456"}),)
+
+
+def climb(machine: Machine, found: Callable[[Want], bool]) -> list[tuple[int, str, int]]:
+    """One round of the gate against a model that finds what `found` says: length, nonce and seed
+    of each long prompt that was asked."""
+    asked = []
+    while not machine.memory.gate.failures and machine.memory.state is State.SMOKE:
+        want = machine.wanted()
+        assert want is not None, "a missed needle is asked for again at once"
+        findings = GOOD
+        if want.step is Step.LONG:
+            asked.append((want.prompt_tokens, want.nonce, want.seed))
+            findings = GOOD if found(want) else MISSED
+        made = machine.generation(findings, want.step, tokens=(machine.readings, 5, 6))
+        machine.see(OK, metrics=metrics(), generation=made)
+    return asked
+
+
+def test_a_needle_missed_once_is_asked_for_again() -> None:
+    """In another prompt of the same length, with another seed; found there the gate goes on."""
+    machine = Machine()
+    machine.to_smoke()
+    missed_first = {1500, 16_064}
+    asked = climb(
+        machine, lambda w: not (w.prompt_tokens in missed_first and w.nonce.endswith("-1"))
+    )
+    assert machine.memory.state is State.READY
+    assert [length for length, _, _ in asked] == [1500, 1500, 8000, 16_064, 16_064]
+    assert len({nonce for _, nonce, _ in asked}) == len(asked)
+    assert asked[0][2] != asked[1][2]
+
+
+@pytest.mark.parametrize(
+    ("reads", "code", "evidence"),
+    [
+        (0, "text.needle_missed", {"found_at": [], "missed_at": 1500}),
+        (2048, "text.needle_missed_past_2048", {"found_at": [1500], "missed_at": 8000}),
+        (8000, "text.needle_missed_past_2048", {"found_at": [1500, 8000], "missed_at": 16_064}),
+    ],
+)
+def test_the_needles_are_judged_together(reads: int, code: str, evidence: object) -> None:
+    """Missed twice at the shortest it is no matter of length; found there and missed in a longer
+    prompt it is what attention picks past 2,048 tokens. Nothing longer is asked then."""
+    machine = Machine()
+    machine.to_smoke()
+    asked = climb(machine, lambda w: w.prompt_tokens <= reads)
+    assert machine.codes == [code, "gate.failed"]
+    assert asked[-1][0] == asked[-2][0] and len(asked) == len({a for a, _, _ in asked}) + 1
+    (finding,) = machine.memory.gate.bad
+    assert finding.evidence == {**evidence, "needle": "123456"}  # type: ignore[dict-item]
+    assert (machine.memory.gate.rung, machine.memory.gate.misses) == (0, 0)
+
+
+def test_a_long_prompt_that_reads_as_garbage_is_not_asked_again() -> None:
+    """Only a needle may be missed by chance; anything else that is bad fails the gate at once."""
+    machine = Machine()
+    machine.to_smoke()
+    garbage = (*MISSED, Finding("legible", Outcome.BAD, "text.garbage"))
+    while not machine.memory.gate.failures:
+        want = machine.wanted()
+        assert want is not None
+        findings = garbage if want.step is Step.LONG else GOOD
+        made = machine.generation(findings, want.step, tokens=(machine.readings, 5, 6))
+        machine.see(OK, metrics=metrics(), generation=made)
+    assert machine.codes == ["text.needle_missed", "text.garbage", "gate.failed"]
+
+
+def test_the_seconds_of_all_long_prompts_are_one_step() -> None:
+    """What reports show as the long step is the time of every prompt in it, in one round."""
+    machine = Machine()
+    machine.to_smoke()
+    machine.pass_gate()
+    assert machine.memory.gate.took[Step.LONG] == 3 * machine.memory.gate.took[Step.PROBE]
 
 
 def test_a_warm_up_without_an_answer_is_asked_again_after_an_interval() -> None:
@@ -500,16 +570,18 @@ def test_the_last_step_that_fails_again_counts_on() -> None:
     machine = Machine()
     machine.to_smoke()
     for failures in (1, 2, 3):
-        for count, step in enumerate(machine.memory.gate.steps[machine.memory.gate.index :]):
+        while machine.memory.gate.failures < failures:
+            step = machine.memory.gate.step
+            assert step is not None
             found = NAN if step is Step.AT_ONCE else GOOD
-            made = machine.generation(found, step, tokens=(count, 5, 6))
+            made = machine.generation(found, step, tokens=(machine.readings, 5, 6))
             machine.see(OK, metrics=metrics(), generation=made)
         assert machine.memory.gate.failures == failures
         machine.now += 5 * failures - 1
         assert machine.wanted() is None
         machine.now += 1
         assert machine.wanted() is not None
-    gate_wants(machine)
+    machine.pass_gate()
     assert machine.memory.gate.failures == 0
 
 
@@ -530,7 +602,7 @@ def test_only_the_second_seed_is_held_against_the_first() -> None:
     """A long answer that begins as the probe's did is no repetition of it."""
     machine = Machine()
     machine.to_smoke()
-    for step in machine.memory.gate.steps:
+    while (step := machine.memory.gate.step) is not None:
         same = (7, 8, 9) if step is not Step.SECOND_SEED else (7, 8, 10)
         machine.see(OK, metrics=metrics(), generation=machine.generation(step=step, tokens=same))
     assert machine.memory.state is State.READY
@@ -538,7 +610,7 @@ def test_only_the_second_seed_is_held_against_the_first() -> None:
 
 def test_the_gate_keeps_what_it_found_and_how_long_it_took() -> None:
     """Of every step the last findings and its seconds, as reports show them."""
-    machine = Machine()
+    machine = Machine(Policy(replace(HEALTH, long_prompt_tokens=(7000,)), MODEL))
     machine.to_smoke()
     for count, step in enumerate(machine.memory.gate.steps):
         made = machine.generation(step=step, tokens=(count, 5, 6), lasting=count + 1.5)
@@ -550,6 +622,7 @@ def test_the_gate_keeps_what_it_found_and_how_long_it_took() -> None:
     assert gate.findings == {
         Step.PROBE: GOOD,
         Step.SECOND_SEED: (*GOOD, second),
+        Step.TOP_P: GOOD,
         Step.LONG: GOOD,
         Step.AT_ONCE: GOOD,
     }

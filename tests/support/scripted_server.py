@@ -63,7 +63,8 @@ class ScriptedServer:
     hung_engines: set[str] = field(default_factory=set)
     max_model_len: int = 16384
     tokenizes: bool = True
-    forgetful: bool = False  # does not find what stands in a long prompt
+    reads_tokens: float = float("inf")  # of a longer prompt it finds nothing again
+    garbles: bool = False  # writes words of nothing
     crossed: bool = False  # gives every request that runs with others the same text
     greedy: bool = False
     fixed_seed: bool = False
@@ -175,8 +176,9 @@ class ScriptedServer:
         if self.crossed and "at-once" in prompt:  # of the gate's several requests
             prompt, seed = "", 0
         body = completion(prompt, seed, tokens, self.greedy or payload["temperature"] == 0)
-        if not self.forgetful:
-            body["choices"][0]["text"] = found_again(payload["prompt"]) + body["choices"][0]["text"]
+        if not self.garbles:
+            told = found_again(prompt, prompted <= self.reads_tokens)
+            body["choices"][0]["text"] = told + body["choices"][0]["text"]
         if self.obeys_stop and payload.get("stop"):
             stop_at(body, payload["stop"])
         return 200, json.dumps(body).encode()
@@ -290,11 +292,14 @@ def tokens_of(prompt: str) -> int:
     return len(prompt) // 4 + 1
 
 
-def found_again(prompt: str) -> str:
-    """What a model that reads goes on with after "Page N again. Number": that page's number."""
+def found_again(prompt: str, reads: bool) -> str:
+    """What a model goes on with after "Page N again. Number": that page, or any other."""
     asked = re.search(r"Page (\d+) again\. Number$", prompt)
-    found = asked and re.search(rf"^Page {asked[1]}\. Number (\d+)", prompt, re.MULTILINE)
-    return f" {found[1]}." if found else ""
+    if asked is None:
+        return ""
+    page = asked[1] if reads else str(int(asked[1]) + 1)
+    found = re.search(rf"^Page {page}\. Number( .*)", prompt, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def error(status: int, message: str, kind: str = "BadRequestError") -> Reply:

@@ -105,13 +105,20 @@ class Machine:
 
     def to_ready(self) -> Machine:
         self.to_smoke()
-        for count, step in enumerate(self.memory.gate.steps):
-            want = self.wanted()
-            assert want is not None and want.step is step
-            made = self.generation(step=step, tokens=(count, 5, 6))
-            self.see(OK, metrics=metrics(), generation=made)
+        self.pass_gate()
         assert self.memory.state is State.READY
         return self
+
+    def pass_gate(self, seen: Exposition | Failure | None = None) -> list[Want]:
+        """Answer all that the gate asks for as a healthy server does; what it asked for."""
+        wanted: list[Want] = []
+        while self.memory.state is State.SMOKE:
+            want = self.wanted()
+            assert want is not None and want.step is self.memory.gate.step
+            wanted.append(want)
+            made = self.generation(step=want.step, tokens=(self.readings, 5, 6))
+            self.see(OK, metrics=seen or metrics(), generation=made)
+        return wanted
 
     @property
     def codes(self) -> list[str]:
