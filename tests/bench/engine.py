@@ -52,8 +52,8 @@ def gate(watched: Watched) -> Figure:
         plot=Strip("time of a step", "s", tuple(steps)),
         notes=(
             "Here kernels are interpreted, at some 20 tokens a second; the gate asks for 64 tokens "
-            "a step, 320 in the long one and four times 64 at once. On a GPU the long prompt is "
-            "7,000 tokens.",
+            "a step, 96 in the long one and twice 64 at once. On a GPU the long prompts are of 1,500, "
+            "8,000 and 32,000 tokens, the last with 320 to come, and four are asked at once.",
         ),
         raw={g.label: {"steps": g.steps, "to_ready_s": g.to_ready_s} for g in watched.gates},
     )
