@@ -115,8 +115,7 @@ def run_serve(args: argparse.Namespace) -> int:
         recipe_file=args.recipe or switches.recipe_file(os.environ),
         speculation=switches.speculation(os.environ),
     )
-    service.serve(made, service.listen(made.host, made.port))
-    return GOOD
+    return GOOD if service.serve(made, service.listen(made.host, made.port)) else UNKNOWN
 
 
 def run_check(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ between two scrapes looks like a dead server.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -23,8 +25,12 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.cancel import DEADLINES, Cancel
+from healthcheck.resolver import RESOLVER, connect
 
 CHUNK_BYTES = 65536
+ERROR_BYTES = 16 * 1024  # of an answer that is no 200
+LEAST_S = 0.001  # a time-out of 0 would mean not to wait at all
 # vLLM's /metrics is 50 kB for one engine; a completion with 64 logprobs 15 kB.
 LIMIT_BYTES = 4 * 1024 * 1024
 _NO_HEADERS: Mapping[str, str] = {}
@@ -46,82 +52,40 @@ class Secret:
         return "Secret(***)"
 
 
-class Cancel:
-    """Ends a running question from another thread.
+class _Asking(threading.local):
+    """The question that this thread asks: its end in monotonic seconds, and what cuts it off."""
 
-    It closes the connection at the socket, which also makes vLLM abort the request.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sock: socket.socket | None = None
-        self._reason: FailureKind | None = None
-        self._children: list[Cancel] = []
-
-    def child(self) -> Cancel:
-        """One for a question of its own, which this one's abort ends as well."""
-        with self._lock:
-            made = Cancel()
-            made._reason = self._reason
-            self._children.append(made)
-            return made
-
-    @property
-    def reason(self) -> FailureKind | None:
-        """Why the question was ended, None if it was not."""
-        return self._reason
-
-    def abort(self, reason: FailureKind = FailureKind.ABORTED) -> None:
-        """End the question, now or as soon as it connects; the first reason stands."""
-        with self._lock:
-            self._reason = self._reason or reason
-            if self._sock is not None:
-                _shut(self._sock)
-            children = tuple(self._children)
-        for child in children:
-            child.abort(reason)
-
-    def watch(self, sock: socket.socket) -> None:
-        """Take over a connection that has just been made."""
-        with self._lock:
-            self._sock = sock
-            if self._reason is not None:
-                _shut(sock)
-
-    def release(self) -> None:
-        """The question is over; a late abort must not touch a reused descriptor."""
-        with self._lock:
-            self._sock = None
-
-
-def _shut(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # already closed by the other side
-
-
-class _Watched(threading.local):
-    """The Cancel of the question that this thread is asking."""
-
+    until: float = 0.0
+    connect_s: float = 0.0
     cancel: Cancel | None = None
 
 
-_watched = _Watched()
+_asking = _Asking()
+
+
+def _connected(connection: HTTPConnection) -> socket.socket:
+    """urllib3's connection, made within the question's deadline and cut off at it."""
+    addresses = RESOLVER.addresses(connection.host.strip("[]"), connection.port, _asking.until)
+    sock = connect(addresses, _asking.connect_s, _asking.until)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _asking.cancel is not None:
+            _asking.cancel.watch(sock)
+        sock.settimeout(max(_asking.until - time.monotonic(), LEAST_S))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 class _HTTPConnection(HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        if _watched.cancel is not None and self.sock is not None:
-            _watched.cancel.watch(self.sock)
+    def _new_conn(self) -> socket.socket:
+        return _connected(self)
 
 
 class _HTTPSConnection(HTTPSConnection):
-    def connect(self) -> None:
-        super().connect()
-        if _watched.cancel is not None and self.sock is not None:
-            _watched.cancel.watch(self.sock)
+    def _new_conn(self) -> socket.socket:
+        return _connected(self)
 
 
 class _HTTPPool(HTTPConnectionPool):
@@ -141,12 +105,20 @@ class _Adapter(HTTPAdapter):
 
 
 class Client:
-    """Asks one server. `base_url` without a trailing slash; `key` is sent to /v1 paths only."""
+    """Asks one server. `base_url` without a trailing slash; `key` is sent to /v1 paths only;
+    `authorities` is a file of certificates to trust, in PEM, instead of the public ones."""
 
     def __init__(
-        self, base_url: str, *, connect_timeout_s: float = 2.0, key: Secret | None = None
+        self,
+        base_url: str,
+        *,
+        connect_timeout_s: float = 2.0,
+        key: Secret | None = None,
+        authorities: Path | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
+        # requests' own ones without a file
+        self._authorities: bool | str = True if authorities is None else str(authorities)
         self._connect_timeout_s = connect_timeout_s
         self._key = key
 
@@ -155,12 +127,11 @@ class Client:
         path: str,
         *,
         deadline_s: float,
-        first_byte_s: float | None = None,
         limit_bytes: int = LIMIT_BYTES,
         cancel: Cancel | None = None,
     ) -> Answer | Failure:
-        """GET a path. Ends within `deadline_s`; the first byte may have a shorter deadline."""
-        return self._ask("GET", path, None, deadline_s, first_byte_s, limit_bytes, cancel)
+        """GET a path. Ends within `deadline_s`."""
+        return self._ask("GET", path, None, deadline_s, limit_bytes, cancel)
 
     def post(
         self,
@@ -168,14 +139,13 @@ class Client:
         payload: Mapping[str, object],
         *,
         deadline_s: float,
-        first_byte_s: float | None = None,
         limit_bytes: int = LIMIT_BYTES,
         cancel: Cancel | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> Answer | Failure:
         """POST a JSON payload. Ends within `deadline_s`, or when `cancel` is aborted."""
         body = json.dumps(payload).encode()
-        return self._ask("POST", path, body, deadline_s, first_byte_s, limit_bytes, cancel, headers)
+        return self._ask("POST", path, body, deadline_s, limit_bytes, cancel, headers)
 
     def _ask(
         self,
@@ -183,31 +153,27 @@ class Client:
         path: str,
         body: bytes | None,
         deadline_s: float,
-        first_byte_s: float | None,
         limit_bytes: int,
         cancel: Cancel | None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> Answer | Failure:
         cancel = cancel or Cancel()
         began = time.monotonic()
-        # A read time-out restarts with every byte, so only cutting the socket bounds the whole.
-        timer = threading.Timer(deadline_s, cancel.abort, (FailureKind.TIMEOUT,))
-        timer.daemon = True
-        timer.start()
-        _watched.cancel = cancel
+        DEADLINES.add(cancel, began + deadline_s)
+        _asking.until, _asking.connect_s = began + deadline_s, self._connect_timeout_s
+        _asking.cancel = cancel
+        answer: Answer | Failure
         try:
-            answer = self._exchange(
-                method, path, body, deadline_s, first_byte_s, limit_bytes, headers
-            )
+            answer = self._exchange(method, path, body, deadline_s, limit_bytes, headers)
         except (requests.RequestException, urllib3.exceptions.HTTPError) as e:
             answer = Failure(_kind_of(e), _line(e))
         except (HTTPException, OSError, ValueError) as e:
             # What urllib3 lets through: bad status lines, sockets cut under it.
             answer = Failure(_kind_of(e), _line(e))
         finally:
-            timer.cancel()
+            DEADLINES.drop(cancel)
             cancel.release()
-            _watched.cancel = None
+            _asking.cancel = None
         elapsed = time.monotonic() - began
         if cancel.reason is not None:
             word = "no whole answer in time" if cancel.reason is FailureKind.TIMEOUT else "aborted"
@@ -222,32 +188,35 @@ class Client:
         path: str,
         body: bytes | None,
         deadline_s: float,
-        first_byte_s: float | None,
         limit_bytes: int,
         headers: Mapping[str, str],
     ) -> Answer | Failure:
-        connect = min(self._connect_timeout_s, deadline_s)
-        read = min(first_byte_s or deadline_s, deadline_s)
-        with requests.Session() as session:
-            session.trust_env = False
-            session.mount("http://", _Adapter(max_retries=0))
-            session.mount("https://", _Adapter(max_retries=0))
-            with session.request(
-                method,
-                self.base_url + path,
-                data=body,
-                headers={**self.headers_for(path, body), **headers},
-                timeout=(connect, read),
-                allow_redirects=False,
-                stream=True,
-            ) as response:
-                content = bytearray()
-                while chunk := response.raw.read(CHUNK_BYTES, decode_content=False):
-                    content += chunk
-                    if len(content) > limit_bytes:
-                        return Failure(FailureKind.TOO_LARGE, f"more than {limit_bytes} bytes")
-                content_type = response.headers.get("Content-Type", "")
-                return Answer(response.status_code, bytes(content), content_type)
+        # The adapter alone: a session reads and decodes the body of a redirect by itself.
+        request = requests.Request(
+            method,
+            self.base_url + path,
+            headers={**self.headers_for(path, body), **headers},
+            data=body,
+        ).prepare()
+        with (
+            contextlib.closing(_Adapter(max_retries=0)) as adapter,
+            contextlib.closing(
+                adapter.send(request, stream=True, timeout=deadline_s, verify=self._authorities)
+            ) as response,
+        ):
+            status = response.status_code
+            content_type = response.headers.get("Content-Type", "")
+            if 300 <= status < 400:
+                return Answer(status, b"", content_type)
+            most = limit_bytes if status == 200 else ERROR_BYTES
+            content = bytearray()
+            while chunk := response.raw.read(CHUNK_BYTES, decode_content=False):
+                content += chunk
+                if len(content) > most and status == 200:
+                    return Failure(FailureKind.TOO_LARGE, f"more than {most} bytes")
+                if len(content) > most:  # the status says it; the text is only shown
+                    break
+            return Answer(status, bytes(content[:most]), content_type)
 
     def headers_for(self, path: str, body: bytes | None) -> dict[str, str]:
         """What every question carries; the key goes to /v1 paths only."""

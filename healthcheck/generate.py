@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from healthcheck import exposition, prompts
 from healthcheck.answers import Answer, Failure
-from healthcheck.client import Cancel, Client
+from healthcheck.cancel import Cancel
+from healthcheck.client import Client
 from healthcheck.exposition import Exposition
-from healthcheck.judge import Counters, Step, judge, together
+from healthcheck.judge import Completion, Counters, Finding, Outcome, Step, judge, together
 from healthcheck.prompts import Notebook
 from healthcheck.verdict import Generation, Policy, Want
+from healthcheck.words import fault
 
 PATH = "/v1/completions"
 RANK_HEADER = "X-data-parallel-rank"  # vLLM's choice of an engine by the client
@@ -71,10 +73,21 @@ class Generator:
         }
 
     def run(self, want: Want, model: str, cancel: Cancel | None = None) -> Generation:
-        """Run it to its end, its time-out or its cancellation."""
+        """Run it to its end, its time-out or its cancellation. An error of our own is a finding."""
         began = self._clock()
+        try:
+            findings, completion = self._run(want, model, cancel or Cancel())
+        except Exception as e:
+            ours = Finding("answer", Outcome.UNKNOWN, "service.error", {"error": fault(e)})
+            findings, completion = (ours,), None
+        return Generation(
+            want.step, want.epoch, began, self._clock(), findings, completion, want.engine
+        )
+
+    def _run(
+        self, want: Want, model: str, cancel: Cancel
+    ) -> tuple[tuple[Finding, ...], Completion | None]:
         until = time.monotonic() + want.timeout_s
-        cancel = cancel or Cancel()
         watch = want.scored and self._policy.speculates
         reads = bool(want.prompt_tokens) and self._policy.health.needle
         notebook = self._notebook(want, model) if want.prompt_tokens else None
@@ -99,10 +112,7 @@ class Generator:
             )
             for answer in answers
         ]
-        findings, completion = judged[0] if len(judged) == 1 else (together(judged), None)
-        return Generation(
-            want.step, want.epoch, began, self._clock(), findings, completion, want.engine
-        )
+        return judged[0] if len(judged) == 1 else (together(judged), None)
 
     def _ask_all(
         self, payloads: Sequence[dict[str, object]], want: Want, until: float, cancel: Cancel

@@ -78,7 +78,7 @@ class GrpcHealth:
         with self._lock:
             for name, passes in SERVICES.items():
                 # A verdict that nobody renews says nothing about now; the engine is not to blame.
-                serves = passes(surfaces) and (turns_on or name == LIVENESS)
+                serves = passes(surfaces) if turns_on else name == LIVENESS
                 if self._told.get(name) is not serves:
                     self._told[name] = serves
                     self._servicer.set(name, self._statuses[serves])

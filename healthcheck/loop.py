@@ -2,30 +2,51 @@
 
 The loop runs in a thread of its own. Generations run in a second one, one at a time, so that
 scraping goes on meanwhile. Without threads, `turn` can be driven by hand with any clock.
+
+Whatever goes wrong in a turn is caught at the thread's edge: it is counted, said and shown as the
+reason service.error, and the next turn comes after a pause that grows. A loop whose turns fail for
+longer than TURN_LIMIT_S ends, and the process with it: whatever runs it starts it again.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from healthcheck import exposition, listing, verdict
 from healthcheck.answers import Answer, Failure
+from healthcheck.cancel import Cancel
 from healthcheck.cause import Cause, Log
-from healthcheck.client import Cancel, Client
+from healthcheck.client import Client
 from healthcheck.explain.startup import Startup
 from healthcheck.generate import Generator
+from healthcheck.judge import Outcome
 from healthcheck.provenance import Provenance
-from healthcheck.verdict import Generation, Memory, Outstanding, Policy, Reading, Verdict, Want
-from healthcheck.words import one_line
+from healthcheck.reasons import Note
+from healthcheck.verdict import (
+    RECHECK_S,
+    SURFACES,
+    Generation,
+    Memory,
+    Outstanding,
+    Policy,
+    Reading,
+    State,
+    Verdict,
+    Want,
+)
+from healthcheck.voice import to_stderr
+from healthcheck.words import fault, one_line
+from healthcheck.worker import Worker
 
 # The loop's own liveness: a turn is three questions at most, each with a deadline.
 TURN_LIMIT_S = 60.0
+# After errors of our own: a second, doubled with each one in a row.
+LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +68,7 @@ class Snapshot:
     turns: int
     probes: Mapping[str, ProbeResult] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)  # by step and outcome
+    errors: Mapping[str, int] = field(default_factory=dict)  # our own, by where they came up
     cause: Cause | None = None  # from the server's log
     startup: Startup | None = None  # likewise
     provenance: Mapping[str, Any] | None = None  # of the server's image
@@ -64,29 +86,30 @@ class Runner(Protocol):
     def stop(self) -> None:
         """Abort the one that runs, so that the server stops working on it."""
 
+    def end(self) -> None:
+        """Abort the one that runs; none will follow."""
+
 
 class ThreadRunner:
-    """Runs each generation in a thread; calls `wake` when it has ended."""
+    """Runs each generation in a thread kept for it; calls `wake` when it has ended."""
 
     def __init__(self, generator: Generator, wake: Callable[[], None]) -> None:
         self._generator = generator
         self._wake = wake
         self._lock = threading.Lock()
+        self._worker = Worker("generation")
         self._running: Outstanding | None = None
         self._cancel = Cancel()
         self._finished: Generation | None = None
 
     def start(self, want: Want, model: str, now: float) -> None:
-        """Begin one in a thread of its own."""
+        """Begin one. Raises RuntimeError if there can be no thread."""
         with self._lock:
             if self._running is not None:
                 raise RuntimeError("a generation is running already")
+            cancel = self._cancel = Cancel()
+            self._worker.do(lambda: self._run(want, model, cancel))
             self._running = Outstanding(want.step, want.epoch, now, want.engine)
-            self._cancel = Cancel()
-        thread = threading.Thread(
-            target=self._run, args=(want, model, self._cancel), name="generation", daemon=True
-        )
-        thread.start()
 
     def poll(self, now: float) -> tuple[Generation | None, Outstanding | None]:
         """What has finished and what runs, seen together: one of them cannot be missed."""
@@ -99,6 +122,11 @@ class ThreadRunner:
         """Close its connection, upon which vLLM aborts the request."""
         with self._lock:
             self._cancel.abort()
+
+    def end(self) -> None:
+        """The same, and let the thread go."""
+        self.stop()
+        self._worker.end()
 
     def _run(self, want: Want, model: str, cancel: Cancel) -> None:
         finished: Generation | None = None
@@ -136,12 +164,19 @@ class Loop:
         self._provenance = provenance
         self._stopping = threading.Event()
         self._draining = threading.Event()
+        self._over = threading.Event()
+        self._asking = Cancel()
         self._thread: threading.Thread | None = None
         seed = random.randrange(1 << 30) if jitter_seed is None else jitter_seed
         now = clock()
         self._memory = verdict.begin(now, seed)
         self._probes: dict[str, ProbeResult] = {}
         self._counts: dict[str, int] = {}
+        self._errors: dict[str, int] = {}
+        self._failing_since: float | None = None
+        self._failed = 0  # turns in a row
+        self._broken = 0  # generations in a row that failed by an error of our own
+        self._rests_until = now  # no generation before
         self._turns = 0
         self._told: Cause | None = None
         self._listeners: list[Callable[[], None]] = []
@@ -154,8 +189,16 @@ class Loop:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The last turn's result. Reading it asks nothing and blocks on nothing."""
-        return self._snapshot
+        """The last turn's result. Reading it asks nothing and blocks on nothing. A drain that was
+        asked for holds at once, whatever the turn under way waits for."""
+        seen = self._snapshot
+        if not self.draining or seen.verdict.state is State.DRAINING:
+            return seen
+        notes = (Note("operator.drain"),)
+        drained = replace(
+            seen.verdict, state=State.DRAINING, notes=notes, surfaces=SURFACES[State.DRAINING]
+        )
+        return replace(seen, verdict=drained)
 
     @property
     def turn_age_s(self) -> float:
@@ -166,6 +209,11 @@ class Loop:
     def turns_on(self) -> bool:
         """The loop is alive: its last turn is not older than a turn can take."""
         return self.turn_age_s < TURN_LIMIT_S + self._policy.health.scrape_interval_s
+
+    @property
+    def over(self) -> bool:
+        """The loop has ended and was not asked to."""
+        return self._over.is_set() and not self._stopping.is_set()
 
     @property
     def draining(self) -> bool:
@@ -183,41 +231,36 @@ class Loop:
         self._wake.set()
 
     def start(self) -> None:
-        """Turn in a thread until `stop`."""
+        """Turn in a thread until `stop`. Raises RuntimeError if there can be none."""
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and the generation that runs."""
+        """End the thread, its question, and the generation that runs."""
         self._stopping.set()
-        self._runner.stop()
+        self._asking.abort()
+        self._runner.end()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(timeout=self._policy.health.probe_timeout_s * 3 + 1)
+            self._thread.join(timeout=self._policy.health.probe_timeout_s)
 
     def turn(self, now: float | None = None) -> Snapshot:
         """One turn: look, advance, publish, start what is wanted."""
-        memory, policy = self._memory, self._policy
+        before, policy = self._memory, self._policy
         reading = self._read(self._clock() if now is None else now)
-        before = memory.state
-        memory = verdict.advance(memory, reading, policy)
+        if self._stopping.is_set():
+            return self._snapshot  # its questions were cut off
+        memory = verdict.advance(before, reading, policy)
         if reading.generation is not None:
-            key = f"{reading.generation.step.value}/{reading.generation.outcome.value}"
-            self._counts[key] = self._counts.get(key, 0) + 1
+            self._took(reading.generation, reading.at)
         self._memory = memory
         self._turns += 1
         self._snapshot = self._take(reading.at)
-        cause = self._snapshot.cause
-        if memory.state is not before:
-            self._say(one_line(f"health: {before} -> {self._snapshot.verdict.line}"))
-        if cause is not None and cause != self._told:
-            self._told = cause
-            told = f"health: the server's log says {cause.headline}; {cause.remedy}"
-            self._say(one_line(told))
+        self._tell(before, self._snapshot)
         if memory.outstanding is not None and memory.outstanding.epoch != memory.epoch:
             self._runner.stop()  # it was asked of an engine that is gone
         want = verdict.wants(memory, reading.at, policy)
-        if want is not None and memory.model is not None and not self._stopping.is_set():
+        if want is not None and memory.model is not None and reading.at >= self._rests_until:
             self._runner.start(want, memory.model, reading.at)
         for listener in self._listeners:
             listener()
@@ -228,23 +271,94 @@ class Loop:
         return verdict.next_look_s(self._memory, self._policy)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.clear()
+        try:
+            while not self._stopping.is_set():
+                self._wake.clear()
+                pause = self._attempt()
+                if pause is None:
+                    return
+                (self._stopping if self._failed else self._wake).wait(pause)
+        finally:
+            self._over.set()
+
+    def _attempt(self) -> float | None:
+        """One turn, whatever comes up in it: the seconds to the next one, None for none."""
+        began = self._clock()
+        try:
             self.turn()
-            self._wake.wait(self.next_look_s())
+            pause = self.next_look_s()
+        except Exception as e:
+            self._failed += 1
+            since = self._failing_since = (
+                began if self._failing_since is None else self._failing_since
+            )
+            note = self._trouble("turn", f"{fault(e)}, {self._failed} in a row")
+            shown = self._snapshot
+            notes = (*(n for n in shown.verdict.notes if n.code != note.code), note)
+            said = replace(shown.verdict, notes=notes)
+            self._snapshot = replace(shown, verdict=said, errors=dict(self._errors))
+            if self._clock() - since < TURN_LIMIT_S:
+                return _pause_s(self._failed)
+            self._say(f"health: no turn held for {TURN_LIMIT_S:.0f} s: the service ends")
+            return None
+        self._failed, self._failing_since = 0, None
+        return pause
+
+    def _trouble(self, where: str, what: str) -> Note:
+        """Count and say an error of our own; the note that shows it."""
+        self._errors[where] = self._errors.get(where, 0) + 1
+        note = Note("service.error", one_line(f"{where}: {what}"))
+        self._say(f"health: {note}")
+        return note
+
+    def _took(self, generation: Generation, at: float) -> None:
+        """Count a finished generation; after one that was not good the next one waits a little,
+        after one that failed by an error of our own ever longer."""
+        key = f"{generation.step.value}/{generation.outcome.value}"
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if generation.ours:
+            self._broken += 1
+            self._rests_until = at + _pause_s(self._broken)
+            errors = [str(f.evidence.get("error", "")) for f in generation.findings]
+            self._trouble("generation", errors[0])
+            return
+        self._broken = 0
+        if generation.outcome is not Outcome.GOOD:
+            self._rests_until = at + min(RECHECK_S, self._policy.health.scrape_interval_s)
+
+    def _tell(self, before: Memory, snapshot: Snapshot) -> None:
+        """Say what has changed: the state, what a start waits for, the cause in the log."""
+        memory, cause = snapshot.memory, snapshot.cause
+        if memory.state is not before.state:
+            self._say(one_line(f"health: {before.state} -> {snapshot.verdict.line}"))
+        elif memory.state is State.LOADING and _codes(memory) != _codes(before):
+            self._say(one_line(f"health: {snapshot.verdict.line}"))
+        if cause is not None and cause != self._told:
+            self._told = cause
+            told = f"health: the server's log says {cause.headline}; {cause.remedy}"
+            self._say(one_line(told))
 
     def _take(self, at: float) -> Snapshot:
         memory, log = self._memory, self._log
+        said = verdict.verdict(memory, at)
+        cause = startup = provenance = None
+        try:
+            cause = log.cause(memory.state, at) if log else None
+            startup = log.startup(at) if log else None
+            provenance = self._provenance.read() if self._provenance else None
+        except Exception as e:  # what it tells is an extra: the verdict does without
+            said = replace(said, notes=(*said.notes, self._trouble("log", fault(e))))
         return Snapshot(
             memory,
-            verdict.verdict(memory, at),
+            said,
             at,
             self._turns,
             dict(self._probes),
             dict(self._counts),
-            log.cause(memory.state, at) if log else None,
-            log.startup(at) if log else None,
-            self._provenance.read() if self._provenance else None,
+            dict(self._errors),
+            cause,
+            startup,
+            provenance,
         )
 
     def _read(self, now: float) -> Reading:
@@ -267,12 +381,20 @@ class Loop:
         )
 
     def _ask(self, name: str, path: str, now: float) -> Answer | Failure:
-        answer = self._client.get(path, deadline_s=self._policy.health.probe_timeout_s)
+        self._asking = Cancel()
+        if self._stopping.is_set():
+            self._asking.abort()
+        timeout_s = self._policy.health.probe_timeout_s
+        answer = self._client.get(path, deadline_s=timeout_s, cancel=self._asking)
         success = isinstance(answer, Answer) and answer.status == 200
         self._probes[name] = ProbeResult(success, answer.elapsed_s, now)
         return answer
 
 
-def to_stderr(line: str) -> None:
-    """One line to stderr, where container logs take it from."""
-    print(line, file=sys.stderr, flush=True)
+def _pause_s(errors: int) -> float:
+    """The pause after so many errors in a row."""
+    return float(min(2.0 ** min(errors - 1, 30), LONGEST_PAUSE_S))
+
+
+def _codes(memory: Memory) -> list[str]:
+    return [note.code for note in memory.notes]

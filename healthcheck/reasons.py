@@ -148,6 +148,8 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("operator.drain", Kind.STATE, "draining on request", "start the service again to serve"),
     ("service.loop_stopped", Kind.UNKNOWN, "the health service's own loop does not turn",
      "restart the health service"),
+    ("service.error", Kind.UNKNOWN, "the health service met an error of its own",
+     "it goes on; if that lasts it ends itself to be started again: report the detail"),
     ("service.unreachable", Kind.UNKNOWN, "the health service does not answer",
      "see whether it runs and on which port"),
 )  # fmt: skip

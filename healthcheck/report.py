@@ -219,6 +219,12 @@ def metrics(snapshot: Snapshot, now: float, turns_on: bool) -> Iterator[Metric]:
         if value is not None:
             yield GaugeMetricFamily(f"dspark_health_{name}", text, value=value)
     yield CounterMetricFamily("dspark_health_turns", "Turns of the loop", value=snapshot.turns)
+    errors = CounterMetricFamily(
+        "dspark_health_errors", "Errors of the service itself", labels=["where"]
+    )
+    for where in ("turn", "generation", "log"):
+        errors.add_metric([where], snapshot.errors.get(where, 0))
+    yield errors
     made = CounterMetricFamily(
         "dspark_health_generations", "Generations asked for", labels=["step", "outcome"]
     )

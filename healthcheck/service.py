@@ -8,9 +8,10 @@ import contextlib
 import errno
 import hmac
 import json
+import math
 import signal
 import socket
-import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -28,12 +29,15 @@ from healthcheck import page, report
 from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
 from healthcheck.grpc_health import GrpcHealth
-from healthcheck.loop import Loop, Snapshot, to_stderr
+from healthcheck.loop import Loop, Snapshot
 from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings, SettingsError
 from healthcheck.verdict import Surfaces
+from healthcheck.voice import flush, to_stderr
 
 GRACE_S = 5  # for answers under way when the service stops
+HUNG_S = 60.0  # that the loop may hang, beyond the longest turn, before the service ends
+FLUSH_S = 1.0  # for the last lines on stderr
 _NO_STORE = {"Cache-Control": "no-store"}
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="dspark health", Bearer', **_NO_STORE}
 _STOPPED = "service.loop_stopped\n"
@@ -58,14 +62,15 @@ def app(loop: Loop, settings: Settings) -> Starlette:
         told: tuple[Snapshot, bool, Response] | None = None
 
         def answer(snapshot: Snapshot, stopped: bool, text: str) -> Response:
-            status = 200 if passes(snapshot.verdict.surfaces) and not stopped else 503
+            passed = not needs_loop if stopped else passes(snapshot.verdict.surfaces)
+            status = 200 if passed else 503
             return PlainTextResponse(_STOPPED + text if stopped else text, status, _NO_STORE)
 
         async def handler(request: Request) -> Response:
             nonlocal told
             snapshot = loop.snapshot
-            # A verdict that nobody renews says nothing about now.
-            stopped = needs_loop and not loop.turns_on
+            # A verdict that nobody renews says nothing about now, and kills no engine.
+            stopped = not loop.turns_on
             if request.scope["query_string"] and "verbose" in request.query_params:
                 return answer(snapshot, stopped, report.verbose(snapshot, loop.clock()))
             # One answer a turn is made, and sent to all who ask.
@@ -149,7 +154,24 @@ def _credentials(header: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: a drain comes first here."""
+    """uvicorn without its own signal handlers: a drain comes first here. It ends at `stops_at`, in
+    monotonic seconds, and when the loop cannot go on."""
+
+    def __init__(self, config: uvicorn.Config, loop: Loop) -> None:
+        super().__init__(config)
+        self._loop = loop
+        self._hung_since: float | None = None
+        self.stops_at = math.inf
+        self.lost = False
+
+    async def on_tick(self, counter: int) -> bool:
+        """Asked ten times a second: whether to end."""
+        now = time.monotonic()
+        # Counted by its own ticks: after the process was paused the loop gets time to turn.
+        self._hung_since = None if self._loop.turns_on else self._hung_since or now
+        hung = self._hung_since is not None and now - self._hung_since > HUNG_S
+        self.lost = self.lost or hung or self._loop.over
+        return self.lost or now >= self.stops_at or await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -176,10 +198,11 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(settings: Settings, sock: socket.socket) -> None:
-    """Run loop and server until SIGTERM (unready, drain, stop) or SIGINT (stop).
+def serve(settings: Settings, sock: socket.socket) -> bool:
+    """Run loop and server until SIGTERM (unready, drain, stop) or SIGINT (stop). Returns False if
+    the loop ended by itself or hangs, so that whatever runs the service starts it again.
 
-    Raises SettingsError if the gRPC port cannot be had.
+    Raises SettingsError if the gRPC port or a thread cannot be had.
     """
     client = Client(
         settings.target,
@@ -197,25 +220,23 @@ def serve(settings: Settings, sock: socket.socket) -> None:
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config)
+    server = _Server(config, loop)
     grpc = GrpcHealth(loop, settings.host, settings.grpc_port) if settings.grpc_port else None
-
-    def stop() -> None:
-        server.should_exit = True
 
     def on_signal(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT or loop.draining:
-            stop()
+            server.should_exit = True
             return
         loop.drain()
+        server.stops_at = time.monotonic() + settings.drain_s
         to_stderr(f"health: draining for {settings.drain_s:g} s, then stopping")
-        timer = threading.Timer(settings.drain_s, stop)
-        timer.daemon = True
-        timer.start()
 
     before = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        loop.start()
+        try:
+            loop.start()
+        except RuntimeError as e:
+            raise SettingsError(f"no thread can be started ({e}); raise the limit of pids") from e
         address, port = sock.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         to_stderr(f"health: http://{shown}:{port} watches {settings.target}")
@@ -229,3 +250,5 @@ def serve(settings: Settings, sock: socket.socket) -> None:
             grpc.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
+        flush(FLUSH_S)
+    return not server.lost

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 
 # What XML 1.0 may not hold even as a reference, and what a terminal would obey.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -11,6 +13,13 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0
 def clean(text: str) -> str:
     """The text with a replacement character for every control character and lone surrogate."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def fault(error: BaseException) -> str:
+    """An error of our own on one line: its type, its message, and where it came up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return one_line(f"{type(error).__name__}: {error}"[:200]) + at
 
 
 def one_line(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import ssl
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from urllib.parse import urlsplit
 from certifi import where
 
 from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.client import LIMIT_BYTES, Cancel, Client
+from healthcheck.cancel import DEADLINES, Cancel
+from healthcheck.client import LIMIT_BYTES, Client
 
 DONE = "[DONE]"
 EVENT_STREAM = "text/event-stream"
@@ -102,10 +102,8 @@ def ask(
     """POST and read the stream; an Answer if it is none (an error), a Failure if it broke off."""
     body = json.dumps({**payload, **OPTIONS}).encode()
     cancel = Cancel()
-    timer = threading.Timer(deadline_s, cancel.abort, (FailureKind.TIMEOUT,))
-    timer.daemon = True
-    timer.start()
     began = time.monotonic()
+    DEADLINES.add(cancel, began + deadline_s)
     try:
         return _read(client, path, body, deadline_s, cancel)
     except (HTTPException, OSError, ValueError, RecursionError) as e:
@@ -113,7 +111,7 @@ def ask(
         detail = f"POST {path}: {type(e).__name__}: {' '.join(str(e).split())}"[:200]
         return Failure(kind, detail, time.monotonic() - began)
     finally:
-        timer.cancel()
+        DEADLINES.drop(cancel)
         cancel.release()
 
 

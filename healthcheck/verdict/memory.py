@@ -89,7 +89,13 @@ class Generation:
     @property
     def answered(self) -> bool:
         """The server said something that can be read, be it an error."""
-        return not any(f.check == "answer" and f.code in UNREAD for f in self.findings)
+        unread = any(f.check == "answer" and f.code in UNREAD for f in self.findings)
+        return not unread and not self.ours
+
+    @property
+    def ours(self) -> bool:
+        """It failed by an error of this service, which says nothing about the server."""
+        return any(f.code == "service.error" for f in self.findings)
 
 
 @dataclass(frozen=True)

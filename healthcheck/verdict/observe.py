@@ -253,6 +253,8 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
             Outcome.BAD if outcome is Outcome.UNKNOWN else Outcome.GOOD, health.bad_verdicts, 1
         ),
     )
+    if generation.ours:
+        return seen
     if not generation.answered:
         since = memory.unanswered_since
         seen = replace(

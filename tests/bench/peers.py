@@ -22,7 +22,8 @@ from typing import Any, Protocol
 
 from healthcheck import exposition
 from healthcheck.answers import Answer
-from healthcheck.client import Cancel, Client
+from healthcheck.cancel import Cancel
+from healthcheck.client import Client
 from healthcheck.exposition import Exposition
 from tests.support.scripted_server import ScriptedServer
 

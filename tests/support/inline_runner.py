@@ -28,3 +28,6 @@ class InlineRunner:
 
     def stop(self) -> None:
         """Nothing runs between turns."""
+
+    def end(self) -> None:
+        """Nor is there a thread."""

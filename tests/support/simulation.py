@@ -58,6 +58,10 @@ class SimulatedRunner:
         self.aborted += self.running is not None
         self.running = None
 
+    def end(self) -> None:
+        """The same."""
+        self.stop()
+
 
 @dataclass
 class Simulation:
