@@ -26,7 +26,7 @@ environment: ## make the locked environment of tests and rehearsal, once per mac
 rehearsal: ## run vLLM and the health service on the CPU in the foreground
 	@python="$$($(environment) rehearsal)" && exec "$$python" -m deploy.rehearsal run
 
-plan: ## print what PROFILE would run
+plan: ## print what PROFILE would run, and what it asks of a card
 	@$(PYTHON) -m deploy plan --profile $(PROFILE)
 
 preflight: ## look at this machine before PROFILE is started on it

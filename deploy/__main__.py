@@ -78,6 +78,8 @@ def run_plan(args: argparse.Namespace) -> int:
     print(f"# profile {made.profile}, evidence: {made.evidence}", file=sys.stderr)
     for warning in made.warnings:
         print(f"# warning: {warning}", file=sys.stderr)
+    for line in made.memory.lines() if made.memory else ():
+        print(f"# {line}", file=sys.stderr)
     print(made.render(args.format))
     return 0
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deploy import vocabulary
+from deploy import memory, vocabulary
+from deploy.memory import Memory
 from deploy.recipe import Profile
 from deploy.rules import Intent, check
 from deploy.vocabulary import Vocabulary, nearest
@@ -35,6 +36,7 @@ class Plan:
     warnings: tuple[str, ...]
     speculates: bool
     probabilistic: bool
+    memory: Memory | None  # of each card, None without a card
 
     def exec_argv(self, python: str) -> list[str]:
         """The same command run by a given interpreter."""
@@ -116,6 +118,7 @@ def make(
         warnings=(*(f.message for f in findings), *overrides),
         speculates=bool(speculative),
         probabilistic=speculative.get("draft_sample_method") == "probabilistic",
+        memory=memory.of(intended, profile.gpu) if profile.gpu else None,
     )
 
 

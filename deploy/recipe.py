@@ -67,6 +67,8 @@ class Model:
     weights_bytes: int | None = None
     dspark_block_size: int | None = None
     moe_intermediate_size: int | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
 
 
 @dataclass(frozen=True)

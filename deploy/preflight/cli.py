@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from deploy import recipe, switches
+from deploy.memory import Memory
 from deploy.preflight import checks, facts, start
 from deploy.preflight.caches import cache_folders, note_caches
 from deploy.preflight.findings import LEVELS, Finding
@@ -36,10 +37,11 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Report:
-    """Every finding, worst first, and the profile they hold for."""
+    """Every finding, worst first, the profile they hold for, and what it asks of each card."""
 
     profile: str | None
     findings: tuple[Finding, ...]
+    memory: Memory | None = None
 
     @property
     def exit_code(self) -> int:
@@ -84,13 +86,15 @@ def inspect(
         machine = facts.gather(host)
         profile, picked = checks.pick(machine, loaded)
         findings.append(picked)
+    asked = None
     if profile is not None:
         begun = start.gather(host, profile, extra, speculation, graphs)
         if not profile.is_rehearsal:
             findings += checks.machine_findings(machine or facts.gather(host), begun)
         findings += checks.start_findings(begun)
+        asked = begun.memory
     ordered = sorted(findings, key=lambda f: LEVELS.index(f.level))
-    return Report(profile.name if profile else None, tuple(ordered))
+    return Report(profile.name if profile else None, tuple(ordered), asked)
 
 
 def render(report: Report, form: str) -> str:
@@ -100,6 +104,7 @@ def render(report: Report, form: str) -> str:
             "profile": report.profile,
             "exit_code": report.exit_code,
             "findings": [dataclasses.asdict(f) for f in report.findings],
+            "memory": dataclasses.asdict(report.memory) if report.memory else None,
         }
         return json.dumps(table, indent=2)
     lines: list[str] = []
@@ -108,6 +113,7 @@ def render(report: Report, form: str) -> str:
         if f.level != "ok":
             lines += [f"        why: {_one_line(f.why)}"] if f.why else []
             lines += [f"        fix: {_one_line(f.remedy)}"] if f.remedy else []
+    lines += report.memory.lines() if report.memory else []
     counts = Counter(f.level for f in report.findings)
     told = ", ".join(f"{counts[level]} {level}" for level in LEVELS)
     return "\n".join([*lines, f"preflight of {report.profile or 'no profile'}: {told}"])

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deploy import plan, vocabulary
+from deploy import memory, plan, vocabulary
+from deploy.memory import Memory
 from deploy.plan import PlanError
 from deploy.preflight.caches import read_caches
 from deploy.preflight.facts import Cache, Port, read_port
@@ -15,6 +16,12 @@ from deploy.preflight.host import Host
 from deploy.preflight.weights import Weights, read_weights
 from deploy.recipe import Model, Profile, RecipeError
 from deploy.rules import Intent
+
+# Sizes of the model that its own config.json knows better than the recipe.
+FROM_CONFIG = (
+    *("dspark_block_size", "moe_intermediate_size"),
+    *("vocab_size", "max_position_embeddings"),
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,12 @@ class Start:
     def size(self, flag: str) -> int:
         """A parallel size of the plan, 1 where none is given or it is no number."""
         return self.intent.size(flag) or 1
+
+    @property
+    def memory(self) -> Memory | None:
+        """What the plan asks of each card, None without a card."""
+        card = self.profile.gpu
+        return memory.of(self.intent, card) if card else None
 
     @property
     def gpus(self) -> int:
@@ -83,7 +96,7 @@ def _with_config(profile: Profile, weights: Weights | Unknown) -> Model:
         return profile.model
     sizes = {
         name: weights.config[name]
-        for name in ("dspark_block_size", "moe_intermediate_size")
+        for name in FROM_CONFIG
         if type(weights.config.get(name)) is int and weights.config[name] > 0
     }
     return dataclasses.replace(profile.model, **sizes)

@@ -30,6 +30,7 @@ from deploy.preflight.checks.limits import (
     shm,
     stack,
 )
+from deploy.preflight.checks.plan import memory as plan_memory
 from deploy.preflight.checks.plan import mxfp4_shard, plan_rules, port, vllm_port
 from deploy.preflight.checks.profile import pick
 from deploy.preflight.facts import Machine
@@ -76,4 +77,5 @@ def start_findings(start: Start) -> list[Finding]:
         *(port(p) for p in start.ports),
         *plan_rules(start),
         *mxfp4_shard(start),
+        *plan_memory(start),
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from deploy.memory import GIB
 from deploy.preflight.checks.shared import (
-    GIB,
     all_known,
     is_memory,
     is_partition,
@@ -17,8 +17,6 @@ from deploy.recipe import Gpu as Card
 
 # Of memory in use: less is noise of the driver's own.
 VRAM_MOVES = 256 * 10**6
-# vLLM's --gpu-memory-utilization when it is not given (0.27.1, config/cache.py).
-DEFAULT_UTILIZATION = 0.92
 
 
 def device(seen: Device, process: Process | Unknown, check: str) -> Finding:
@@ -248,14 +246,8 @@ def moving(gpus: Gpus) -> str:
 
 
 def vram_wanted(start: Start, total: int) -> float:
-    """Bytes of one card that the plan takes: its share, or its part of the weights and a fixed KV.
-
-    vLLM does not look at the share when the size of the KV cache is given (0.27.1,
-    config/cache.py).
-    """
-    serve = start.intent.serve
-    fixed = serve.get("kv-cache-memory-bytes")
-    if isinstance(fixed, int):
-        return fixed + (start.profile.model.weights_bytes or 0) / start.gpus
-    share = serve.get("gpu-memory-utilization", DEFAULT_UTILIZATION)
-    return float(share) * total if isinstance(share, int | float) else 0.0
+    """Bytes of one card that the plan takes: its share of it, or where there is none its parts."""
+    asked = start.memory
+    if asked is None:
+        return 0.0
+    return float(asked.taken) if asked.share is None else asked.share * total

@@ -11,6 +11,8 @@ from deploy.preflight.start import Start
 
 # The MXFP4 kernels of vLLM on ROCm to 0.27.1 take shards in these steps (PR 51473).
 MXFP4_STEP = 256
+# Of a card, and ours: less than that left is told.
+MEMORY_TIGHT = 0.05
 
 
 def vllm_port(environ: Mapping[str, str]) -> Finding:
@@ -70,6 +72,28 @@ def rule_finding(found: rules.Finding, why: str) -> Finding:
     """A plan rule's answer; its message is `what was seen; the fix`."""
     seen, _, remedy = found.message.partition("; ")
     return Finding(f"plan.{found.rule}", "fail" if found.fatal else "warn", seen, why, remedy)
+
+
+def memory(start: Start) -> list[Finding]:
+    """The plan's parts fit into a card, with something left for what only a start tells."""
+    asked = start.memory
+    if asked is None:
+        return []
+    check = "plan.memory"
+    seen = f"{asked.left / 1e9:.1f} of {asked.budget / 1e9:.1f} GB a card are left"
+    seen += " for the KV cache" if asked.share is not None else ""
+    why = "activations, RCCL and the runtime are not counted: vLLM measures them at a start"
+    remedy = (
+        "lower --max-model-len, --max-num-seqs or --max-num-batched-tokens, or serve on more cards"
+    )
+    unsaid = [name for name in asked.unknown if name != "graphs"]
+    if asked.left <= 0:
+        return [Finding(check, "fail", f"{seen}: it does not fit", why, remedy)]
+    if unsaid:
+        return [Finding(check, "unknown", f"{seen}, without {', '.join(unsaid)}", why)]
+    if asked.left < MEMORY_TIGHT * asked.card:
+        return [Finding(check, "warn", f"{seen}: it is tight", why, remedy)]
+    return [Finding(check, "ok", seen)]
 
 
 def mxfp4_shard(start: Start) -> list[Finding]:

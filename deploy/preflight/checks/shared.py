@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from deploy.memory import GIB
 from deploy.preflight.facts import Gpu, Gpus
 from deploy.preflight.findings import Finding, Unknown
 from deploy.recipe import Gpu as Card
-
-GIB = 1 << 30
 
 # 288 GiB cards show 287.7 to 288.0; the nearest other size is a quarter away.
 MEMORY_TOLERANCE = 0.05
