@@ -138,6 +138,7 @@ class Health:
     canary_after_s: float = 45.0
     canary_timeout_s: float = 30.0
     canary_tokens: int = 8
+    idle_check_after_s: float = 600.0
     evidence_max_age_s: float = 300.0
     readiness_budget_s: float = 60.0
     stall_budget_s: float = 660.0

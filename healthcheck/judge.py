@@ -62,6 +62,7 @@ class Step(StrEnum):
     AT_ONCE = "at-once"
     CANARY = "canary"
     RECOVERY = "recovery"
+    IDLE = "idle"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 
 GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.LONG, Step.AT_ONCE)
-SCORED = frozenset(GATE[1:])
+SCORED = frozenset(GATE[1:]) | {Step.IDLE}
 # Late, cut off, too long or no completion: nothing that proves a thing.
 UNREAD = frozenset({"generation.timeout", "generation.failed", "answer.malformed"})
 TIMELINE_KEPT = 64
@@ -297,6 +297,7 @@ class Memory:
     gate: Gate = Gate()
     generations: int = 0
     argmax_chance: float = 1.0  # that sampling gave nothing but top tokens since it last did not
+    scored_at: Mapping[str | None, float] = field(default_factory=dict)  # by the engine asked
     last_generation: Generation | None = None
     good_generation_at: float | None = None
     progress_at: float | None = None

@@ -13,6 +13,7 @@ from healthcheck.reasons import Note
 from healthcheck.verdict.gate import gate_after
 from healthcheck.verdict.memory import (
     NOTHING,
+    SCORED,
     Alarm,
     EngineMemory,
     Gate,
@@ -125,6 +126,7 @@ def forget_engine(memory: Memory) -> Memory:
         stale=0,
         gate=Gate(round=memory.gate.round + 1),
         argmax_chance=1.0,
+        scored_at={},
         good_generation_at=None,
         progress_at=None,
         recovery_good=0,
@@ -267,6 +269,9 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
     if generation.engine is not None and generation.engine in seen.engines:
         asked = replace(seen.engines[generation.engine], asked_at=memory.at)
         seen = replace(seen, engines={**seen.engines, generation.engine: asked})
+    if generation.step in SCORED and generation.completion is not None:
+        scored_at = {**seen.scored_at, generation.engine: generation.ended_at}
+        seen = replace(seen, scored_at=scored_at)
     if outcome is Outcome.GOOD and generation.step is not Step.WARM_UP:
         seen = replace(seen, good_generation_at=generation.ended_at)
     if memory.state is State.SMOKE:

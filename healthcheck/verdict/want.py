@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from deploy.recipe import Health
 from healthcheck.judge import Step
-from healthcheck.verdict.gate import gate_want
+from healthcheck.verdict.gate import few_tokens, gate_want
 from healthcheck.verdict.memory import Memory, Policy, State, Want
 
 # A look sooner than the scrape interval, where one more reading can settle the matter: three of
@@ -30,9 +30,13 @@ def wants(memory: Memory, now: float, policy: Policy) -> Want | None:
             return _for_engine(_recovery_want(memory, health), memory, _doubted(memory))
         case State.READY | State.DEGRADED:
             if _canary_is_due(memory, now, health):
-                return _for_engine(_canary(memory, health), memory, _doubted(memory))
+                due = _for_engine(_canary(memory, health), memory, _doubted(memory))
+                return _scored_if_idle(due, memory, now, health)
             idle = _idle_engine(memory, now, health)
-            return None if idle is None else _for_engine(_canary(memory, health), memory, idle)
+            if idle is None:
+                return None
+            due = _for_engine(_canary(memory, health), memory, idle)
+            return _scored_if_idle(due, memory, now, health)
     return None
 
 
@@ -90,6 +94,28 @@ def _canary(memory: Memory, health: Health) -> Want:
     """A few tokens; beside others' work they may take as long as a gate's."""
     timeout = health.generation_timeout_s if memory.busy else health.canary_timeout_s
     return _want(memory, Step.CANARY, health.canary_tokens, timeout)
+
+
+def _scored_if_idle(canary: Want, memory: Memory, now: float, health: Health) -> Want:
+    """A canary as it is, or where its engine has been idle and was judged in full too long ago, a
+    generation that will be: eight tokens do not show that an answer is garbage, and the first one
+    after a while of idleness may be."""
+    engine = memory.engines.get(canary.engine) if canary.engine else None
+    moved_at = memory.progress_at if engine is None else engine.moved_at
+    rested = moved_at is not None and now - moved_at >= health.canary_after_s * (1 - CANARY_JITTER)
+    scored_at = memory.scored_at.get(canary.engine)
+    lately = scored_at is not None and now - scored_at < health.idle_check_after_s
+    in_doubt = memory.generation.bad or memory.unanswered_since is not None
+    if not rested or lately or in_doubt or not _is_visible(memory, now, health):
+        return canary
+    return replace(
+        canary,
+        step=Step.IDLE,
+        nonce=f"{memory.epoch}-{Step.IDLE.value}-{memory.generations}",
+        tokens=health.gate_tokens,
+        timeout_s=health.generation_timeout_s,
+        prompt_tokens=few_tokens(memory.max_model_len, health),
+    )
 
 
 def _doubted(memory: Memory) -> str | None:

@@ -25,6 +25,7 @@ class Driver:
     policy: Policy
     turns: int = 0
     canaries: int = 0
+    idle_checks: int = 0
 
     @property
     def verdict(self) -> Verdict:
@@ -49,6 +50,7 @@ class Driver:
         if want is not None:
             server.start(want)
             self.canaries += want.step is Step.CANARY
+            self.idle_checks += want.step is Step.IDLE
         self.turns += 1
         asked = [a.elapsed_s for a in (answer, metrics) if isinstance(a, Failure)]
         server.move(began + sum(asked) + verdict.next_look_s(self.memory, self.policy))

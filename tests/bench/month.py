@@ -19,7 +19,7 @@ from healthcheck.verdict import Reading, State
 from tests.bench.drive import Driver, driver
 from tests.bench.figure import Figure, Goal, Strip
 from tests.bench.svg import number
-from tests.bench.traffic import DAY_S, Kind, Server, Spell, mixed
+from tests.bench.traffic import DAY_S, MISS, Kind, Server, Spell, mixed
 
 DAYS = 30
 # Days that pass in one piece, with a restart in the midst of each; the pieces share the cores.
@@ -40,6 +40,9 @@ class Seen:
     states: Counter[str] = field(default_factory=Counter)
     longest_stuck_s: dict[str, float] = field(default_factory=dict)
     canaries: int = 0
+    idle_checks: int = 0
+    needles: int = 0
+    needles_missed: int = 0
     restarts: int = 0
     false_alarms: list[str] = field(default_factory=list)
 
@@ -56,6 +59,9 @@ class Seen:
                 for k in kinds
             },
             self.canaries + other.canaries,
+            self.idle_checks + other.idle_checks,
+            self.needles + other.needles,
+            self.needles_missed + other.needles_missed,
             self.restarts + other.restarts,
             self.false_alarms + other.false_alarms,
         )
@@ -86,7 +92,8 @@ def simulate(seed: int, days: float, engines: int = 1, health: Health | None = N
             seen.false_alarms.append(f"{reading.at:.0f} s, {kind.value}: {said.line}")
 
     made.run(days * DAY_S, each)
-    seen.turns, seen.canaries = made.turns, made.canaries
+    seen.turns, seen.canaries, seen.idle_checks = made.turns, made.canaries, made.idle_checks
+    seen.needles, seen.needles_missed = made.server.needles, made.server.needles_missed
     return seen
 
 
@@ -179,7 +186,7 @@ def _figure(seen: Seen, wedges: list[Wedge]) -> Figure:
             f"The verdict over {seen.turns:,} turns of simulated mixed traffic with the default "
             "budgets: quiet nights, busy days, saturation with probe time-outs, lone prefills of "
             "up to 1,028 s, compile stalls of up to 50 s, scrape failures of up to 90 s, bad and "
-            "cut canaries by chance, and upgrades; half of it on a server with two engines. As a "
+            f"cut canaries by chance, one needle in {MISS} missed by chance, and upgrades; half of it on a server with two engines. As a "
             f"control, one engine is wedged for good at {len(wedges)} random moments of such days. A pause is what the verdict took for "
             "work without a step; at the budget it is NOT_READY."
         ),
@@ -208,8 +215,9 @@ def _figure(seen: Seen, wedges: list[Wedge]) -> Figure:
         ),
         notes=(
             f"{ready:,} turns ready, {seen.states[State.DEGRADED.value]:,} of them DEGRADED "
-            f"(ready, with a reason); {seen.canaries:,} canaries; {seen.restarts} restarts, from "
-            "each of which the gate passed again.",
+            f"(ready, with a reason); {seen.canaries:,} canaries and {seen.idle_checks:,} scored "
+            f"ones; {seen.restarts} restarts, from each of which the gate passed again, with "
+            f"{seen.needles_missed} of {seen.needles} needles missed by chance.",
             "A compile stall longer than the readiness budget is NOT_READY by contract: no step "
             "is made and users wait. It is no false alarm, and it is not in these days.",
             "A server whose /metrics fails for longer than canary_after_s and the readiness budget "

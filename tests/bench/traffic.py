@@ -30,7 +30,10 @@ LONGEST_STALL_S = 50.0
 UNROUTED_S = 600.0
 # One canary in so many is a bad answer by chance, and as many are cut on their way.
 CHANCE = 500
+# A model that reads misses one needle in so many by sampling: no figure of any model, a bad case.
+MISS = 50
 PROMPT_TOKENS = 24
+NEEDLE = "123456"
 
 
 class Kind(StrEnum):
@@ -187,6 +190,7 @@ class Server:
         self._slow = Trouble(overlays, a_day=6, least_s=5, most_s=40)
         self._blind = Trouble(overlays, a_day=6, least_s=5, most_s=90)
         self.up_at = 0.0
+        self.needles = self.needles_missed = 0
         self.tokens_for_us = 0
         self.prompt_tokens_for_us = 0
 
@@ -340,9 +344,10 @@ class Server:
         if ours.left_s > 1e-9:
             return  # it timed out
         state, tokens = self.engines[ours.engine], ours.want.tokens * ours.want.requests
-        state.prompt_tokens += PROMPT_TOKENS + ours.want.prompt_tokens
+        prompted = (ours.want.prompt_tokens or PROMPT_TOKENS) * ours.want.requests
+        state.prompt_tokens += prompted
         state.generation_tokens += tokens
-        self.prompt_tokens_for_us += PROMPT_TOKENS * ours.want.requests + ours.want.prompt_tokens
+        self.prompt_tokens_for_us += prompted
         self.tokens_for_us += tokens
         self._draft(state, max(tokens // 3, 1), 0.7)
 
@@ -364,6 +369,9 @@ class Server:
             asked_tokens=want.tokens,
             counters=counters if want.scored else None,
             scored=want.scored,
+            plain=want.step is not Step.TOP_P,
+            notebook=bool(want.prompt_tokens),
+            needle=NEEDLE if want.step is Step.LONG else None,
         )
         done = Generation(
             want.step, want.epoch, ours.began, ours.done_at, findings, made, want.engine
@@ -372,7 +380,15 @@ class Server:
 
     def _answer(self, want: Want) -> Answer:
         body = completion(want.nonce, want.seed, want.tokens)
-        chance = self.draw.randrange(CHANCE) if not want.scored else CHANCE
+        if want.prompt_tokens:
+            missed = want.step is Step.LONG and self.draw.randrange(MISS) == 0
+            self.needles += want.step is Step.LONG
+            self.needles_missed += missed
+            choice = body["choices"][0]
+            number = NEEDLE[::-1] if missed else NEEDLE
+            choice["text"] = f" {number}. Words: river stone bread.{choice['text']}"
+        afterwards = not want.scored or want.step is Step.IDLE
+        chance = self.draw.randrange(CHANCE) if afterwards else CHANCE
         if chance == 0:  # one token over and over: a bad answer
             body["choices"][0]["token_ids"] = [7] * want.tokens
         text = json.dumps(body)

@@ -6,6 +6,7 @@ Each row of SCENARIOS is one story: what the server does, and the states the ver
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -227,6 +228,13 @@ def turns_greedy(s: Simulation) -> None:
 def nan_under_traffic(s: Simulation) -> None:
     s.server.on_completion = lambda _: error(400, NAN_BODY)
     busy(s, 500)
+
+
+def next_process_is_well(s: Simulation) -> None:
+    s.run(60)
+    assert s.codes == ["text.garbage", "gate.failed"]
+    s.server.restart()
+    s.run(120)
 
 
 def drained(s: Simulation) -> None:
@@ -511,6 +519,15 @@ SCENARIOS = [
         peer="every one: none asks for more than a token",
     ),
     Scenario(
+        "words of nothing in one process, decided at its start",
+        (LOADING, SMOKE, READY),
+        next_process_is_well,
+        (),
+        {"garbled_processes": frozenset({0})},
+        from_ready=False,
+        peer="every one: none reads what is written",
+    ),
+    Scenario(
         "words of nothing",
         (LOADING, SMOKE),
         wait(60),
@@ -651,14 +668,27 @@ def test_what_fails_at_once_is_found_as_soon_as_what_hangs() -> None:
 
 
 def test_an_idle_server_is_asked_little() -> None:
-    """An idle hour costs a canary of 8 tokens every 45 s or so, and nothing else."""
+    """An idle hour costs a canary of 8 tokens every 45 s or so, and five of 64."""
     with scripted_server() as server:
         simulation = Simulation(server)
         simulation.to_ready()
         del server.completions[:]
         simulation.run(3600)
         assert 55 <= len(server.completions) <= 100
-        assert {c["max_tokens"] for c in server.completions} == {8}
+        counts = Counter(c["max_tokens"] for c in server.completions)
+        assert set(counts) == {8, 64} and counts[64] == 5
+
+
+def test_garbage_after_idleness_is_seen_by_the_scored_canary() -> None:
+    """The first answer after 20 s without work is garbage: eight tokens pass for text, 64 over a
+    prompt of the service's own do not."""
+    with scripted_server() as server:
+        simulation = Simulation(server)
+        simulation.to_ready()
+        server.garbles_after_s = 20.0
+        simulation.run(900)
+        generations = simulation.loop.snapshot.generations
+        assert generations["idle/bad"] == 1 and "canary/bad" not in generations
 
 
 def test_every_prompt_is_one_of_its_kind() -> None:

@@ -16,6 +16,7 @@ from healthcheck.listing import Listing
 from healthcheck.verdict import (
     CANARY_JITTER,
     RECHECK_S,
+    Alarm,
     Generation,
     Memory,
     Outstanding,
@@ -186,6 +187,89 @@ def test_a_canary_of_an_idle_server_has_its_own_time() -> None:
     want = machine.wanted()
     assert want is not None and not want.scored
     assert (want.tokens, want.timeout_s) == (HEALTH.canary_tokens, HEALTH.canary_timeout_s)
+
+
+def idle_hour(machine: Machine, *names: str, beside: str = "") -> list[tuple[float, Want]]:
+    """What idle engines are asked for in an hour, and when; each answer is a step of its engine.
+    `beside` is an engine that works."""
+    asked: list[tuple[float, Want]] = []
+    tokens = dict.fromkeys((*names, *filter(None, [beside])), 100.0)
+    ends = machine.now + 3600
+    while machine.now < ends:
+        want, made = machine.wanted(), None
+        if want is not None:
+            asked.append((machine.now, want))
+            made = machine.generation(step=want.step, tokens=(machine.readings, 5, 6))
+            made = replace(made, engine=want.engine)
+            tokens[want.engine or names[0]] += want.tokens
+        if beside:
+            tokens[beside] += 50
+        seen = [sample(t, float(name == beside), engine=name) for name, t in tokens.items()]
+        machine.see(OK, metrics=metrics(*seen), generation=made)
+    return asked
+
+
+def test_an_idle_engine_is_judged_in_full_now_and_then() -> None:
+    """The first canary after idle_check_after_s is a generation as long as the gate's, scored, over
+    a prompt whose words it must go on in, with the time of a gate's probe."""
+    machine = ready()
+    began = machine.now
+    asked = idle_hour(machine, "0")
+    checks = [(at, want) for at, want in asked if want.step is Step.IDLE]
+    assert {want.step for _, want in asked} == {Step.CANARY, Step.IDLE}
+    times = [began, *[at for at, _ in checks]]
+    apart = [after - before for before, after in pairwise(times)]
+    assert len(checks) == 5
+    assert min(apart) >= HEALTH.idle_check_after_s
+    assert max(apart) <= HEALTH.idle_check_after_s + 2 * HEALTH.canary_after_s
+    for _, want in checks:
+        assert want.scored and want.prompt_tokens == 300
+        assert (want.tokens, want.timeout_s) == (HEALTH.gate_tokens, HEALTH.generation_timeout_s)
+    assert len({want.nonce for _, want in asked}) == len(asked)
+
+
+def test_every_idle_engine_is_judged_in_full_by_itself() -> None:
+    """That the gate's texts came from another engine, which works, says nothing about this one."""
+    machine = ready()
+    asked = idle_hour(machine, "1", "2", beside="0")
+    for engine in ("1", "2"):
+        own = [want for _, want in asked if want.engine == engine]
+        assert own[0].step is Step.IDLE and own[0].rank == int(engine)
+        assert 5 <= sum(want.step is Step.IDLE for want in own) <= 6
+
+
+def test_only_a_rested_and_undoubted_engine_is_judged_in_full() -> None:
+    """The canary beside traffic without end, one after a bad answer, one while /metrics is hidden
+    and one after silence stay as short as ever."""
+    machine = ready(idle_check_after_s=1.0)
+
+    def due(**fields: object) -> Step:
+        changed = replace(machine, memory=replace(machine.memory, **fields))  # type: ignore[arg-type]
+        want = changed.wanted()
+        assert want is not None
+        return want.step
+
+    machine.see(OK, metrics=metrics(sample(100)), after=1)
+    machine.see(OK, metrics=metrics(sample(100)), after=100)
+    assert due() is Step.IDLE
+    assert due(generation=Alarm(bad=1)) is Step.CANARY
+    assert due(unanswered_since=machine.now - 1) is Step.CANARY
+    assert due(sampled_at=machine.now - 100) is Step.CANARY
+    assert due(scored_at={None: machine.now - 0.5}) is Step.CANARY
+    while machine.wanted() is None or machine.memory.evidence_age_s(machine.now):
+        busy = sample(machine.now, running=1)
+        machine.see(OK, metrics=metrics(busy))
+    assert due() is Step.CANARY
+
+
+def test_a_model_that_understands_nothing_is_not_asked_to_read_when_idle() -> None:
+    """`needle` false, or no room for it: a short prompt, judged by all else."""
+    for machine in (ready(needle=False), Machine()):
+        if machine.memory.state is not State.READY:
+            machine.see(OK, listing=Listing((MODEL,), 256), metrics=metrics())
+            machine.pass_gate()
+        checks = [want for _, want in idle_hour(machine, "0") if want.step is Step.IDLE]
+        assert checks and {want.prompt_tokens for want in checks} == {0}
 
 
 def test_a_canary_waits_for_nothing_that_is_still_running() -> None:

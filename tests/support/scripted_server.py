@@ -64,7 +64,12 @@ class ScriptedServer:
     max_model_len: int = 16384
     tokenizes: bool = True
     reads_tokens: float = float("inf")  # of a longer prompt it finds nothing again
-    garbles: bool = False  # writes words of nothing
+    # It writes words of nothing: always, in processes by their number (from 0, counted by
+    # `restart`), or at first after so many seconds without work.
+    garbles: bool = False
+    garbled_processes: frozenset[int] = frozenset()
+    garbles_after_s: float = float("inf")
+    clock: Callable[[], float] = time.monotonic
     crossed: bool = False  # gives every request that runs with others the same text
     greedy: bool = False
     fixed_seed: bool = False
@@ -82,6 +87,8 @@ class ScriptedServer:
 
     def __post_init__(self) -> None:
         self._server: _Server | None = None
+        self._process = 0
+        self._worked_at = self.clock()
         self.up()
 
     @property
@@ -107,9 +114,11 @@ class ScriptedServer:
         """Be another process: counters at 0, a new start time."""
         self.engines = {name: Engine() for name in self.engines}
         self.process_start += 1000
+        self._process += 1
 
     def serve_traffic(self, tokens: int = 500, drafts: int = 160) -> None:
         """A few seconds of busy work on every engine."""
+        self._worked_at = self.clock()
         for engine in self.engines.values():
             engine.running = 3 + (engine.generation_tokens // tokens) % 2
             engine.prompt_tokens += tokens
@@ -176,12 +185,17 @@ class ScriptedServer:
         if self.crossed and "at-once" in prompt:  # of the gate's several requests
             prompt, seed = "", 0
         body = completion(prompt, seed, tokens, self.greedy or payload["temperature"] == 0)
-        if not self.garbles:
+        if not self._garbles_now():
             told = found_again(prompt, prompted <= self.reads_tokens)
             body["choices"][0]["text"] = told + body["choices"][0]["text"]
         if self.obeys_stop and payload.get("stop"):
             stop_at(body, payload["stop"])
         return 200, json.dumps(body).encode()
+
+    def _garbles_now(self) -> bool:
+        idle_s, self._worked_at = self.clock() - self._worked_at, self.clock()
+        of_the_process = self._process in self.garbled_processes
+        return self.garbles or of_the_process or idle_s >= self.garbles_after_s
 
     def chat(self, payload: Mapping[str, Any]) -> Reply:
         """A thinking answer: all of it in `reasoning`, none in `content`; a call if there are tools."""

@@ -76,6 +76,7 @@ class Simulation:
     def __post_init__(self) -> None:
         policy = Policy(self.health, self.model, self.speculates)
         client = Client(self.server.url)
+        self.server.clock = lambda: self.now
         self.said: list[str] = []
         self.seen: list[tuple[float, State]] = []
         self.runner = SimulatedRunner(self.server, Generator(client, policy, lambda: self.now))
