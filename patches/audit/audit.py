@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from patches.audit.dropped import DroppedOptions
 from patches.audit.gaps import Gap, GapFinder, Severity
 from patches.audit.modules import ModuleIndex
 from patches.audit.parity import ParityFinder
@@ -41,7 +42,8 @@ class Report:
     def fails(self, gap: Gap) -> bool:
         """Whether a gap is one that the exit code reports."""
         unusable = gap.severity in (Severity.NO_CLASS, Severity.STUB)
-        return gap.severity.is_crash or (self.scope.is_absolute and unusable)
+        is_fault = gap.severity.is_crash or gap.severity is Severity.WRONG_ANSWERS
+        return is_fault or (self.scope.is_absolute and unusable)
 
 
 def audit(tree: SourceTree, scope: Scope) -> Report:
@@ -49,6 +51,7 @@ def audit(tree: SourceTree, scope: Scope) -> Report:
     registry = Registry(ModuleIndex(tree))
     _check(scope, registry)
     finder, parity = GapFinder(registry), ParityFinder(registry)
+    dropped = DroppedOptions(registry)
     forked = [e for e in registry.drafts.values() if registry.is_forked(e)]
     drafts = [registry.drafts[scope.arch]] if scope.arch in registry.drafts else forked
     targets = [e for e in registry.targets.values() if registry.is_forked(e)]
@@ -71,6 +74,8 @@ def audit(tree: SourceTree, scope: Scope) -> Report:
         siblings = [draft for draft in forked if draft.module == entry.module]
         gaps += finder.target_gaps(entry, siblings)
         gaps += _new(parity.gaps(entry), gaps)
+    for entry in (*drafts, *targets):
+        gaps += dropped.gaps(entry, scope.platform)
     if scope.platform is not None:
         gaps = [gap for gap in gaps if gap.platform == scope.platform]
     gaps.sort(key=lambda gap: (_ORDER.index(gap.severity), gap.arch, gap.platform, gap.attribute))

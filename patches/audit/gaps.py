@@ -26,6 +26,7 @@ class Severity(Enum):
 
     CRASH = "crash"
     CRASH_CONDITIONAL = "crash-conditional"
+    WRONG_ANSWERS = "wrong-answers"
     NO_CLASS = "no-class"
     STUB = "stub"
     FEATURE_MISSING = "feature-missing"

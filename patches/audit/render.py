@@ -10,6 +10,7 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULES = {
     Severity.CRASH: "Shared code reads an attribute that the class lacks",
     Severity.CRASH_CONDITIONAL: "Under a condition shared code reads an attribute the class lacks",
+    Severity.WRONG_ANSWERS: "The answers are not the model's: what one side states the other drops",
     Severity.NO_CLASS: "The platform has no class for the architecture",
     Severity.STUB: "The platform's class only raises",
     Severity.FEATURE_MISSING: "A feature that another platform offers is missing",
@@ -52,6 +53,8 @@ def sentence(gap: Gap) -> str:
     """Say a gap in one sentence."""
     if gap.severity in (Severity.NO_CLASS, Severity.STUB):
         return f"{gap.class_name} on {gap.platform}: {gap.note}"
+    if gap.severity is Severity.WRONG_ANSWERS:
+        return f"{gap.class_name} on {gap.platform} if {gap.condition}: {gap.note}"
     text = f"{gap.class_name} on {gap.platform} lacks {gap.attribute}, used at {gap.where}"
     if gap.severity is Severity.PARTLY_PROVIDED:
         text = f"{gap.class_name} on {gap.platform} may lack {gap.attribute}, used at {gap.where}"

@@ -5,11 +5,11 @@ what PR 51145 adds for AMD in 0.28.0.
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
+from patches import apply, series
 from patches.audit.audit import Report, Scope, audit
 from patches.audit.cli import main
 from patches.audit.gaps import Severity
@@ -52,6 +52,14 @@ FEATURES: dict[str, set[tuple[str, str, str]]] = {
 }
 """What speculators ask for or refuse without; the audit may report further features."""
 
+V4, M3 = "DeepseekV4ForCausalLM", "MiniMaxM3SparseForCausalLM"
+CLAMP = {
+    ("amd", arch, "swiglu_limit")
+    for arch in (DSPARK, MTP, V4, M3, "MiniMaxM3MTP", "MiniMaxM3SparseForConditionalGeneration")
+}
+WRONG = dict.fromkeys(("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0"), CLAMP)
+"""All that is answered wrongly: up to 0.29.0 AITER's fused MoE is called without the clamp."""
+
 WITHOUT_CLASS = {"0.25.1": {("amd", DSPARK, "no-class"), ("xpu", DSPARK, "no-class")}}
 CPU_STUBS = {("cpu", DSPARK, "stub"), ("cpu", MTP, "stub")}
 WITHOUT_CLASS |= dict.fromkeys(("0.30.0", "0.31.0", "0.32.0"), CPU_STUBS)
@@ -73,6 +81,7 @@ def test_the_gaps_of_a_release_are_found(version: str) -> None:
     """Crash-level gaps are exactly the known ones; known missing features and stubs are there."""
     report = audit(open_tree(vllm_trees.tree(version)), Scope())
     assert named(report, Severity.CRASH, Severity.CRASH_CONDITIONAL) == CRASHES[version]
+    assert named(report, Severity.WRONG_ANSWERS) == WRONG.get(version, set())
     assert FEATURES[version] <= named(report, Severity.FEATURE_MISSING)
     assert WITHOUT_CLASS.get(version, set()) == {
         (gap.platform, gap.arch, gap.severity.value)
@@ -97,14 +106,24 @@ def test_the_gap_of_pr_51145_is_described() -> None:
     assert gap.providers == ("nvidia",)
 
 
+def test_the_clamp_that_aiter_is_not_given_is_described() -> None:
+    """The gap that patch 0006 closes names the call, the op's default and who sets the limit."""
+    report = audit(open_tree(vllm_trees.tree("0.27.1")), Scope("amd", DSPARK))
+    (gap,) = [gap for gap in report.gaps if gap.attribute == "swiglu_limit"]
+    assert gap.where == "vllm/model_executor/layers/fused_moe/experts/rocm_aiter_moe.py:395"
+    assert gap.class_name.endswith(".rocm_aiter_moe.AiterExperts")
+    assert gap.reader == "rocm_aiter_fused_experts"
+    assert "swiglu_limit, which it takes (default 0.0)" in gap.note
+    assert gap.note.endswith(" at vllm/models/deepseek_v4/amd/model.py:299")
+
+
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """0.27.1 with the AMD file of 0.28.0, which is what the series makes of it byte for byte."""
+    """0.27.1 with the series applied, as the image has it."""
     tree = vllm_trees.link_copy(
         vllm_trees.tree("0.27.1"), tmp_path_factory.mktemp("trees") / "patched"
     )
-    (tree / AMD_DSPARK).unlink()
-    shutil.copyfile(vllm_trees.tree("0.28.0") / AMD_DSPARK, tree / AMD_DSPARK)
+    apply.apply(tree, series.load())
     return tree
 
 
