@@ -82,7 +82,7 @@ def test_gnu_patch_agrees(tmp_path: Path) -> None:
     assert snapshot(ours) == snapshot(theirs)
 
 
-@pytest.mark.parametrize("version", ["0.25.1", "0.26.0", "0.28.0", "0.29.0"])
+@pytest.mark.parametrize("version", ["0.25.1", "0.26.0", "0.28.0", "0.29.0", "0.30.0", "0.31.0"])
 def test_release_the_series_is_not_for_is_refused(version: str, tmp_path: Path) -> None:
     """A release that some patch neither fits nor finds upstream is refused and left as it was."""
     root = slim_copy(version, tmp_path, TARGETS)

@@ -1,7 +1,7 @@
 """Asking the real AMD draft class, on a CPU, with and without the patch series.
 
-The questions are the functions of `amd_class_driver`; they are answered in one process per tree, as
-importing vLLM is what takes the time. The trees and their environment are the rehearsal's.
+The questions are the functions of `amd_class_driver`, or of another driver beside it; they are
+answered in one process per tree, as importing vLLM is what takes the time. The trees and their environment are the rehearsal's.
 """
 
 import json
@@ -17,7 +17,7 @@ from deploy.environment import cache_dir
 from deploy.rehearsal.environment import prepare
 from patches.loadcheck import check
 
-_DRIVER = Path(__file__).with_name("amd_class_driver.py")
+DRIVER = "amd_class_driver.py"
 DEADLINE_S = 550.0
 """Below the suite's own deadline of a test; importing vLLM takes 10 s on an idle machine."""
 
@@ -26,7 +26,12 @@ Answers = dict[str, dict[str, Any]]
 
 
 def ask_both(
-    folder: Path, *, pristine: Answers, patched: Answers, deadline_s: float = DEADLINE_S
+    folder: Path,
+    *,
+    pristine: Answers,
+    patched: Answers,
+    deadline_s: float = DEADLINE_S,
+    driver: str = DRIVER,
 ) -> tuple[Answers, Answers]:
     """Answer each tree's named questions, both trees at the same time.
 
@@ -34,7 +39,14 @@ def ask_both(
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
         runs = [
-            pool.submit(ask, folder / name, questions, patched=is_patched, deadline_s=deadline_s)
+            pool.submit(
+                ask,
+                folder / name,
+                questions,
+                patched=is_patched,
+                deadline_s=deadline_s,
+                driver=driver,
+            )
             for name, questions, is_patched in (
                 ("pristine", pristine, False),
                 ("patched", patched, True),
@@ -44,9 +56,16 @@ def ask_both(
 
 
 def ask(
-    folder: Path, questions: Answers, *, patched: bool, deadline_s: float = DEADLINE_S
+    folder: Path,
+    questions: Answers,
+    *,
+    patched: bool,
+    deadline_s: float = DEADLINE_S,
+    driver: str = DRIVER,
 ) -> Answers:
     """Answer named questions on the patched or the pristine tree; scratch files go to `folder`.
+
+    `driver` is the program beside this file whose questions they are.
 
     Raises `AssertionError` with the end of the driver's output if it fails.
     """
@@ -57,7 +76,7 @@ def ask(
     variables = environment.over(os.environ)
     variables |= recipe.load().profile("rehearsal").env
     done = subprocess.run(
-        [sys.executable, "-P", str(_DRIVER), str(asked), str(answered)],
+        [sys.executable, "-P", str(Path(__file__).with_name(driver)), str(asked), str(answered)],
         env=check.environment(environment.tree, variables, folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

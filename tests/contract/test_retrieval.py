@@ -1,0 +1,147 @@
+"""What the sparse indexer of DeepSeek V4 picks past 2,048 tokens, on each AMD card that is played.
+
+Kernels of writer, queries and readers are vLLM's, interpreted; AITER, top-k and the card are
+stand-ins (tests/support/retrieval_driver.py says which). The long form is test_retrieval_proof.py.
+"""
+
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from patches.loadcheck import tiny
+from patches.loadcheck.card import CARDS
+from tests.support.amd_class import Answers, ask_both
+
+pytestmark = pytest.mark.real
+
+DRIVER = "retrieval_driver.py"
+LENGTHS = (4096, 2048, 1024, 4096)
+"""Tokens that each request of `lengths` sees: three decodes, then a prefill of seven queries."""
+
+ENOUGH = 0.99
+"""Recall that a right reader has; less than 1 leaves room for ties of scores."""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
+    """The answers of the pristine tree and of the patched one."""
+    folder: Path = tmp_path_factory.mktemp("retrieval")
+    patched = questions(folder)
+    pristine = {name: patched[name] for name in patched if name not in ("lengths gfx942", "native")}
+    return ask_both(folder, pristine=pristine, patched=patched, driver=DRIVER)
+
+
+@pytest.fixture
+def pristine(both: tuple[Answers, Answers]) -> Answers:
+    """What vLLM 0.27.1 retrieves as it was released."""
+    return both[0]
+
+
+@pytest.fixture
+def patched(both: tuple[Answers, Answers]) -> Answers:
+    """What it retrieves with the series applied."""
+    return both[1]
+
+
+def questions(folder: Path) -> Answers:
+    """What is asked, by name; models are written below `folder`."""
+    model = str(tiny.write_plain(folder / "model"))
+    single = str(tiny.write_plain(folder / "single", block_size=1))
+    lengths = {
+        "ask": "retrieve",
+        "model": model,
+        "prompts": [4096],
+        # The first decode has five drafts, the others fewer; all share the prompt's pages.
+        "asked": [[0, 4096, 6], [0, 2048, 6], [0, 1024, 4], [0, 4096, 7]],
+    }
+    small = {"ask": "retrieve", "model": model, "prompts": [512], "top_k": 32, "heads": 2}
+    return {
+        **{f"lengths {arch}": lengths | {"arch": arch} for arch in CARDS},
+        # From page 2143 on, 32 bits do not hold a page's place; 0x80 is NaN on gfx942.
+        "far": small
+        | {
+            "arch": "gfx942",
+            "asked": [[0, 512, 6], [0, 509, 6], [0, 512, 7]],
+            "first_page": 2143,
+            "negative_zero": True,
+        },
+        # One draft: a request's two queries are one row of q, with a length each.
+        "native": small
+        | {"arch": "gfx950", "model": single, "drafts": 1, "asked": [[0, 512, 2], [0, 398, 2]]},
+        # 41 requests of 8 rows each, where 10 * 32 rows have room.
+        "budget": small
+        | {
+            "arch": "gfx950",
+            "prompts": [32],
+            "asked": [[0, 32, 7]] * 41,
+            "top_k": 4,
+            "heads": 1,
+            "max_model_len": 32,
+        },
+        "tiled": {"ask": "retrieve_tiled", "arch": "gfx942", "model": model, "length": 160},
+    }
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_patched_finds_the_right_keys(arch: str, patched: Answers) -> None:
+    """Decode and prefill pick what float attention picks, below and above 2,048 tokens."""
+    found = patched[f"lengths {arch}"]
+    assert found["kinds"] == [3, 1]
+    assert min(mean(recall) for recall in found["recall"]) >= ENOUGH
+    assert found["as_written"] >= ENOUGH
+
+
+def test_unpatched_finds_the_right_keys_by_chance(pristine: Answers) -> None:
+    """Up to 2,048 tokens all keys are picked; at 4,096 half are, and half of the right ones."""
+    found = pristine["lengths gfx950"]
+    for length, recall in zip(LENGTHS, found["recall"], strict=True):
+        expected = 1.0 if length <= 2048 else pytest.approx(0.5, abs=0.1)
+        assert mean(recall) == expected
+    assert found["as_written"] == 0.0
+
+
+def test_no_decode_of_v4_goes_through_aiter(pristine: Answers, patched: Answers) -> None:
+    """AITER's paged kernel, which reaches 2 GiB before 0.1.20, is left with the series."""
+    for name in ("lengths gfx950", "far"):
+        assert pristine[name]["aiter_paged_calls"] == 1
+        assert patched[name]["aiter_paged_calls"] == 0
+
+
+def test_patched_reads_pages_past_2_gib_and_negative_zero(
+    pristine: Answers, patched: Answers
+) -> None:
+    """Pages whose place does not fit 32 bits, and keys with OCP's -0, are found on gfx942."""
+    assert min(mean(recall) for recall in patched["far"]["recall"]) >= ENOUGH
+    assert patched["far"]["as_written"] >= ENOUGH
+    assert max(mean(recall) for recall in pristine["far"]["recall"]) < 0.6
+
+
+def test_patched_scores_end_with_the_context(patched: Answers) -> None:
+    """Beyond a query's context every score of a decode is -inf, whatever the workspace held."""
+    decodes = [patched[name] for name in ("lengths gfx942", "lengths gfx950", "far", "native")]
+    assert [found["left_over"] for found in decodes] == [0, 0, 0, 0]
+
+
+def test_patched_takes_a_length_for_each_query(patched: Answers) -> None:
+    """Two queries of one row, vLLM's native layout for one draft, each see their own context."""
+    assert patched["native"]["kinds"] == [2, 0]
+    assert min(mean(recall) for recall in patched["native"]["recall"]) >= ENOUGH
+
+
+def test_unpatched_chunk_is_larger_than_its_workspace(pristine: Answers) -> None:
+    """Many prefix hits in one step: top-k reads what is no score of any key (PR 51252)."""
+    assert pristine["budget"]["not_scores_read"] > 0
+
+
+def test_patched_chunk_fits_its_workspace(patched: Answers) -> None:
+    """With the series the same step is cut in two, and every request finds its keys."""
+    assert patched["budget"]["not_scores_read"] == 0
+    assert min(map(min, patched["budget"]["recall"])) == 1.0
+
+
+def test_v3_2_reads_its_tiles_as_before(pristine: Answers, patched: Answers) -> None:
+    """A cache that the op writes itself stays tiled, and its decode stays with AITER."""
+    for answers in (pristine, patched):
+        assert answers["tiled"]["aiter_paged_calls"] == 1
+        assert min(map(min, answers["tiled"]["recall"])) == 1.0
