@@ -66,6 +66,19 @@ ORACLE = "0.28.0"
 """The first release that encodes chats as the checkpoint of 0731 reads them."""
 
 
+DRAFT_CACHE = {"block_size": 4, "columns": 10, "queries": 5, "max_model_len": 32}
+"""A draft cache whose table is wider than max_model_len needs, as vLLM's are."""
+
+DRAFT_STEPS: dict[str, dict[str, Any]] = {
+    "decode": {"positions": [9, 10, 11], "rejected": 0, "blocks": [1, 2, 3, 4, 5]},
+    "window": {"positions": list(range(3, 14)), "rejected": 0, "blocks": [0, 0, 6, 7, 8]},
+    "rejected": {"positions": list(range(12, 18)), "rejected": 4, "blocks": [9, 10, 11, 12, 13]},
+    "end": {"positions": [27, 28], "rejected": 0, "blocks": [0, 0, 0, 0, 0, 14, 15, 16, 17]},
+}
+"""Requests of one draft step: the positions of their tokens, and the blocks of their table. That of
+"end" has a ninth block, which an earlier request left there and which is somebody else's by now."""
+
+
 def chat_requests() -> dict[tuple[str, int, str | None], dict[str, Any]]:
     """Every effort with every switch and conversation: the key is conversation, switch, effort."""
     requests = {}
@@ -88,6 +101,7 @@ def runtime_questions(folder: Path) -> dict[str, dict[str, Any]]:
         "nan greedy": _nan(3 * 8192, step=0, temperature=0.0),
         "clamp": {"ask": "clamp", "model": plain},
         "chat": _render(folder),
+        "draft rows": {"ask": "draft_rows", "requests": list(DRAFT_STEPS.values()), **DRAFT_CACHE},
     }
 
 

@@ -1,10 +1,10 @@
-"""What decides the answers beside drafting and sampling: the experts' clamp, the chat encoding."""
+"""What decides the answers beside sampling: the experts' clamp, chats, where draft KV is written."""
 
 from typing import Any
 
 import pytest
 
-from tests.contract.cases import ORACLE, chat_requests
+from tests.contract.cases import DRAFT_CACHE, DRAFT_STEPS, ORACLE, chat_requests
 from tests.support.amd_class import Answers
 
 pytestmark = pytest.mark.real
@@ -76,3 +76,49 @@ def test_thoughts_are_expected_where_the_prompt_ends_in_them(patched: Answers) -
     """Parser and prompt agree, or thoughts would be content, and content thoughts."""
     for key, (prompt, thinks) in _rendered(patched).items():
         assert prompt.endswith("<think>") == thinks, key
+
+
+PAD = -1
+LENGTH = DRAFT_CACHE["max_model_len"]
+
+
+def _steps(answers: Answers) -> dict[str, Any]:
+    return dict(zip(DRAFT_STEPS, answers["draft rows"], strict=True))
+
+
+def _slot(name: str, position: int) -> int:
+    """Where the KV of a live position belongs: nowhere without a block, or past the model's end."""
+    size, blocks = DRAFT_CACHE["block_size"], DRAFT_STEPS[name]["blocks"]
+    if position >= LENGTH or not blocks[position // size]:
+        return PAD
+    return int(blocks[position // size] * size + position % size)
+
+
+def test_unpatched_draft_kv_is_written_where_nobody_owns_it(pristine: Answers) -> None:
+    """0.27.1 as released writes to the null block, for rejected tokens, and past the model's end."""
+    steps = _steps(pristine)
+    size = DRAFT_CACHE["block_size"]
+    evicted = [slot for slot in steps["window"]["context"] if slot < size]
+    assert evicted == [3, 0, 1, 2, 3]  # positions 3 to 7, all in block 0
+    assert PAD not in steps["rejected"]["context"]
+    own, somebody_elses = 16 * size, 17 * size
+    last = [own + 1, own + 2, own + 3]  # positions 29 to 31
+    assert steps["end"]["queries"] == [*last, somebody_elses, somebody_elses + 1]
+    assert steps["end"]["length"] == LENGTH + 2
+
+
+def test_patched_draft_kv_is_written_for_live_positions_only(patched: Answers) -> None:
+    """With the series every other row gets the padding's slot, and the length ends at the model's."""
+    for name, found in _steps(patched).items():
+        positions = DRAFT_STEPS[name]["positions"]
+        live = len(positions) - DRAFT_STEPS[name]["rejected"]
+        rejected = [PAD] * DRAFT_STEPS[name]["rejected"]
+        assert found["context"] == [_slot(name, at) for at in positions[:live]] + rejected, name
+        after = range(positions[live - 1] + 1, positions[live - 1] + 1 + DRAFT_CACHE["queries"])
+        assert found["queries"] == [_slot(name, at) for at in after], name
+        assert found["length"] == min(after.stop, LENGTH), name
+
+
+def test_a_step_of_live_positions_is_left_as_it_was(pristine: Answers, patched: Answers) -> None:
+    """Nothing rejected, nothing evicted, far from the end: the same slots with and without."""
+    assert _steps(pristine)["decode"] == _steps(patched)["decode"]

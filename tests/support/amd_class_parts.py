@@ -9,13 +9,15 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
 
 from patches.loadcheck import draft as amd
+
+_UNWRITTEN = -99  # no slot, and not the padding's -1
 
 
 def clamp(model: str) -> dict[str, Any]:
@@ -149,4 +151,78 @@ def _deepseek_v4(release: str | None) -> tuple[ModuleType, ModuleType]:
     return there[0], there[1]
 
 
-QUESTIONS = {function.__name__: function for function in (clamp, render)}
+def draft_rows(
+    requests: list[dict[str, Any]],
+    *,
+    block_size: int,
+    columns: int,
+    queries: int,
+    max_model_len: int,
+) -> list[dict[str, Any]]:
+    """Prepare a draft step of several requests and say which rows go to which slots of the cache.
+
+    Real: `prepare_dflash_inputs` and its kernel, by Triton's interpreter, sampling from the anchor
+    as DSpark does. A request has the `positions` of its tokens in this step, how many of them are
+    `rejected`, and the `blocks` its row of the table begins with; `columns` is the row's length.
+    Answers for each request with slots of context and queries, and the length attention is told.
+    """
+    from vllm.v1.worker.gpu.input_batch import InputBuffers
+    from vllm.v1.worker.gpu.spec_decode.dflash.speculator import prepare_dflash_inputs
+
+    count = len(requests)
+    lengths = torch.tensor([len(request["positions"]) for request in requests])
+    starts = torch.zeros(count + 1, dtype=torch.int32)
+    starts[1:] = lengths.cumsum(0)
+    tokens, drafts = int(starts[-1]), count * queries
+    table = torch.zeros(count, columns, dtype=torch.int32)
+    for row, request in zip(table, requests, strict=True):
+        row[: len(request["blocks"])] = torch.tensor(request["blocks"], dtype=torch.int32)
+    rows = max(tokens, drafts)
+    buffers = InputBuffers(count, rows, torch.device("cpu"))
+    query_slots, context_slots = torch.full((2, rows), _UNWRITTEN).unbind()
+    each = torch.arange(count, dtype=torch.int32)
+    batch = SimpleNamespace(
+        num_reqs=count,
+        num_scheduled_tokens=lengths.numpy(),
+        positions=torch.tensor([at for request in requests for at in request["positions"]]),
+        query_start_loc=starts,
+        idx_mapping=each,
+    )
+    prepare_dflash_inputs(
+        buffers,
+        query_slots,
+        torch.zeros(rows, dtype=torch.int64),
+        context_slots,
+        torch.zeros(drafts, dtype=torch.int64),
+        torch.zeros(drafts, dtype=torch.int64),
+        torch.zeros(drafts, dtype=torch.int32),
+        torch.zeros(count),
+        torch.zeros(count, dtype=torch.int64),
+        batch,
+        torch.ones(count, dtype=torch.int32),
+        torch.tensor([request["rejected"] for request in requests], dtype=torch.int32),
+        torch.zeros(count, dtype=torch.int64),
+        torch.zeros(count, dtype=torch.int64),
+        torch.ones(count),
+        torch.zeros(count, dtype=torch.int64),
+        table,
+        block_size,
+        0,
+        queries,
+        queries,
+        count,
+        rows,
+        max_model_len,
+        sample_from_anchor=True,
+    )
+    return [
+        {
+            "context": context_slots[starts[number] : starts[number + 1]].tolist(),
+            "queries": query_slots[number * queries : (number + 1) * queries].tolist(),
+            "length": int(buffers.seq_lens[number]),
+        }
+        for number in range(count)
+    ]
+
+
+QUESTIONS = {function.__name__: function for function in (clamp, render, draft_rows)}
