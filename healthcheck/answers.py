@@ -6,6 +6,10 @@ import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+# Each object or list takes up to a hundred times the bytes that say it. A completion of 320 tokens
+# has one a token.
+MOST_BRACKETS = 20_000
+
 
 class FailureKind(StrEnum):
     """Why there is no answer. What `Failure.gone` names says something about the server by itself;
@@ -63,7 +67,11 @@ class Answer:
         return self.body.decode("utf-8", errors="replace")
 
     def json(self) -> object | Failure:
-        """The body as a JSON value, or a Failure; hostile nesting is a Failure as well."""
+        """The body as a JSON value, or a Failure; what would take many times its size is one."""
+        brackets = self.body.count(b"{") + self.body.count(b"[")
+        if brackets > MOST_BRACKETS:
+            detail = f"{brackets} objects and lists in one answer"
+            return Failure(FailureKind.TOO_LARGE, detail, self.elapsed_s)
         try:
             value: object = json.loads(self.body)
         except (ValueError, RecursionError) as e:

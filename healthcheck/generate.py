@@ -32,6 +32,10 @@ SAMPLE_PAGES = 32
 CHARACTERS_PER_TOKEN = 2.0
 # The pages of a long prompt differ from the counted ones by a few tokens.
 MARGIN = 0.95
+# Of an answer: vLLM takes 240 bytes a token with its logprobs, 8 for the id of one it was given.
+BYTES_PER_TOKEN = 1024
+BYTES_PER_PROMPT_TOKEN = 10
+BYTES_BESIDE = 64 * 1024
 # vLLM counts a step just after it hands out the step's tokens.
 COUNTER_LAG_S = 2.0
 COUNTER_PAUSE_S = 0.1
@@ -119,10 +123,17 @@ class Generator:
     ) -> list[Answer | Failure]:
         """Every request at once, in threads of their own; a cancellation ends them all."""
         headers = {} if want.rank is None else {RANK_HEADER: str(want.rank)}
+        written = BYTES_PER_TOKEN * want.tokens + BYTES_PER_PROMPT_TOKEN * want.prompt_tokens
 
         def ask(payload: dict[str, object], own: Cancel) -> Answer | Failure:
-            left_s = max(until - time.monotonic(), 0.001)
-            return self._client.post(PATH, payload, deadline_s=left_s, cancel=own, headers=headers)
+            return self._client.post(
+                PATH,
+                payload,
+                deadline_s=max(until - time.monotonic(), 0.001),
+                limit_bytes=BYTES_BESIDE + written,
+                cancel=own,
+                headers=headers,
+            )
 
         if len(payloads) == 1:
             return [ask(payloads[0], cancel)]
@@ -137,6 +148,7 @@ class Generator:
             "/tokenize",
             {"model": model, "prompt": sample},
             deadline_s=self._policy.health.probe_timeout_s,
+            limit_bytes=BYTES_BESIDE,  # the ids of the sample among them
         )
         counted = _count(answer) or len(sample) / CHARACTERS_PER_TOKEN
         pages = int(want.prompt_tokens * MARGIN * SAMPLE_PAGES / counted)

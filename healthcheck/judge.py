@@ -124,6 +124,9 @@ def judge(
         return (refusal,), None
     assert isinstance(answer, Answer)
     completion = read(answer)
+    if isinstance(completion, Completion) and len(completion.tokens) > asked_tokens:
+        told = f"{len(completion.tokens)} tokens where {asked_tokens} were asked for"
+        completion = Failure(FailureKind.MALFORMED, told)
     if isinstance(completion, Failure):
         evidence = {"detail": completion.detail}
         return (Finding("answer", Outcome.UNKNOWN, "answer.malformed", evidence),), None
@@ -169,7 +172,7 @@ def differs(first: Completion, second: Completion) -> Finding:
     if first.tokens != second.tokens:
         return Finding("second seed", Outcome.GOOD)
     # A text that was nearly certain comes again under any seed.
-    chance = math.exp(sum(first.logprobs)) if first.logprobs else None
+    chance = math.exp(min(sum(first.logprobs), 0.0)) if first.logprobs else None
     evidence = {"chance_of_equal_texts": chance}
     if chance is None or chance >= ARGMAX_CHANCE:
         return Finding("second seed", Outcome.UNKNOWN, "sampling.seed_ignored", evidence)
@@ -249,12 +252,28 @@ def period(tokens: Sequence[object]) -> int | None:
     32 tokens all of it, for short texts repeat by chance.
     """
     count = len(tokens)
+    repeats = _repeats(tokens[::-1])
     for length in range(1, count // 4 + 1):
         window = count if count < 32 else max(4 * length, count // 2)
-        tail = tokens[count - window :]
-        if all(tail[i] == tail[i - length] for i in range(length, window)):
+        if repeats[length] >= window - length:
             return length
     return None
+
+
+def _repeats(tokens: Sequence[object]) -> list[int]:
+    """At each place, for how long the tokens from there on are those from the beginning on: what
+    is known to repeat is not compared again, so the work grows with the length alone."""
+    count = len(tokens)
+    found = [count] * count
+    begin = end = 0  # the stretch known to repeat that reaches furthest
+    for at in range(1, count):
+        length = min(found[at - begin], end - at) if at < end else 0
+        while at + length < count and tokens[length] == tokens[at + length]:
+            length += 1
+        found[at] = length
+        if at + length > end:
+            begin, end = at, at + length
+    return found
 
 
 def read(answer: Answer) -> Completion | Failure:

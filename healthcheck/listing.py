@@ -8,17 +8,20 @@ from typing import Any
 from healthcheck.answers import Answer, Failure
 from healthcheck.reasons import Note
 
+LIMIT_BYTES = 256 * 1024  # a row is 600 bytes
+
 
 @dataclass(frozen=True)
 class Listing:
-    """The ids the server answers to, and the longest context of the first, in tokens."""
+    """The ids the server answers to, and the longest context, in tokens, of the one to ask."""
 
     ids: tuple[str, ...]
     max_model_len: int | None = None
 
 
-def read(answer: Answer | Failure) -> Listing | Note:
-    """The listing in an answer of /v1/models, or the reason why there is none."""
+def read(answer: Answer | Failure, model: str | None = None) -> Listing | Note:
+    """The listing in an answer of /v1/models, or the reason why there is none. `model` is the one
+    to ask, None for the first."""
     if isinstance(answer, Failure):
         return Note(answer.code, answer.detail)
     if answer.status in (401, 403):
@@ -31,12 +34,15 @@ def read(answer: Answer | Failure) -> Listing | Note:
     if isinstance(body, Failure):
         return Note("server.unknown", f"/v1/models: {body.detail}")
     try:
-        return _listing(body)
+        return _listing(body, model)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         return Note("server.unknown", f"/v1/models: {type(e).__name__}: {e}"[:200])
 
 
-def _listing(body: Any) -> Listing:
-    ids = tuple(str(row["id"]) for row in body["data"])
-    longest = body["data"][0].get("max_model_len") if ids else None
-    return Listing(ids, None if longest is None else int(longest))
+def _listing(body: Any, model: str | None) -> Listing:
+    rows = {str(row["id"]): row for row in body["data"]}
+    asked = rows.get(next(iter(rows), "") if model is None else model, {})
+    longest = asked.get("max_model_len")
+    if longest is None:  # of an adapter vLLM tells it with the model that it adapts
+        longest = rows.get(str(asked.get("parent")), {}).get("max_model_len")
+    return Listing(tuple(rows), None if longest is None else int(longest))

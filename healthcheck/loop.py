@@ -45,6 +45,7 @@ from healthcheck.worker import Worker
 
 # The loop's own liveness: a turn is three questions at most, each with a deadline.
 TURN_LIMIT_S = 60.0
+HEALTH_BYTES = 64 * 1024  # vLLM's answer is empty
 # After errors of our own: a second, doubled with each one in a row.
 LONGEST_PAUSE_S = 60.0
 
@@ -363,13 +364,17 @@ class Loop:
 
     def _read(self, now: float) -> Reading:
         finished, outstanding = self._runner.poll(now)
-        health = self._ask("health", "/health", now)
+        health = self._ask("health", "/health", now, HEALTH_BYTES)
         up = isinstance(health, Answer) and health.status == 200
         gone = isinstance(health, Failure) and health.gone
         served = None
         if up and verdict.needs_listing(self._memory):
-            served = listing.read(self._ask("models", "/v1/models", now))
-        metrics = None if gone else exposition.read(self._ask("metrics", "/metrics", now))
+            models = self._ask("models", "/v1/models", now, listing.LIMIT_BYTES)
+            served = listing.read(models, self._policy.model)
+        metrics = None
+        if not gone:
+            scraped = self._ask("metrics", "/metrics", now, exposition.LIMIT_BYTES)
+            metrics = exposition.read(scraped)
         return Reading(
             now,
             health,
@@ -380,12 +385,14 @@ class Loop:
             self._draining.is_set(),
         )
 
-    def _ask(self, name: str, path: str, now: float) -> Answer | Failure:
+    def _ask(self, name: str, path: str, now: float, limit_bytes: int) -> Answer | Failure:
         self._asking = Cancel()
         if self._stopping.is_set():
             self._asking.abort()
         timeout_s = self._policy.health.probe_timeout_s
-        answer = self._client.get(path, deadline_s=timeout_s, cancel=self._asking)
+        answer = self._client.get(
+            path, deadline_s=timeout_s, limit_bytes=limit_bytes, cancel=self._asking
+        )
         success = isinstance(answer, Answer) and answer.status == 200
         self._probes[name] = ProbeResult(success, answer.elapsed_s, now)
         return answer

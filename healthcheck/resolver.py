@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import ipaddress
 import socket
 import threading
 import time
@@ -25,8 +25,8 @@ class Resolver:
 
     def addresses(self, host: str, port: int, until: float) -> Addresses:
         """Where to connect. Raises OSError; TimeoutError at `until`, in monotonic seconds."""
-        with contextlib.suppress(socket.gaierror):
-            return _look_up(host, port, socket.AI_NUMERICHOST)  # an address is asked of nobody
+        if _is_address(host):
+            return _look_up(host, port)  # which asks nobody
         key = host, port
         with self._lock:
             lookup = self._running.get(key)
@@ -60,8 +60,16 @@ def connect(addresses: Addresses, timeout_s: float, until: float) -> socket.sock
     raise last
 
 
-def _look_up(host: str, port: int, flags: int = 0) -> Addresses:
-    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _look_up(host: str, port: int) -> Addresses:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
 
 RESOLVER = Resolver()

@@ -8,12 +8,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.cancel import Cancel
-from healthcheck.client import Client, Secret
+from healthcheck.client import ERROR_BYTES, Client, Secret
+from healthcheck.resolver import Resolver
 
 # The contract: an answer ends by its total deadline. The margin is for a loaded machine.
 DEADLINE_S = 1.0
@@ -28,8 +30,9 @@ Handler = Callable[[socket.socket, bytes, threading.Event], None]
 class RawServer:
     """Hands every connection's request, as bytes, to a handler that writes what it likes."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, whole_head: bool = True) -> None:
         self._handler = handler
+        self._end_of_head = b"\r\n\r\n" if whole_head else b""
         self._sock = socket.create_server(("127.0.0.1", 0))
         self.over = threading.Event()
         self.requests: list[bytes] = []
@@ -62,8 +65,8 @@ class RawServer:
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             connection.settimeout(PATIENCE_S)
-            request = b""
-            while b"\r\n\r\n" not in request:
+            request = connection.recv(65536)
+            while self._end_of_head not in request:
                 chunk = connection.recv(65536)
                 if not chunk:
                     return
@@ -73,12 +76,26 @@ class RawServer:
 
 
 @contextlib.contextmanager
-def serving(handler: Handler) -> Iterator[RawServer]:
-    server = RawServer(handler)
+def serving(handler: Handler, whole_head: bool = True) -> Iterator[RawServer]:
+    server = RawServer(handler, whole_head)
     try:
         yield server
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def full_accept_queue() -> Iterator[tuple[str, int]]:
+    """The address of a listener that takes no connection any more, and refuses none."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        yield address
 
 
 def send(data: bytes) -> Handler:
@@ -180,17 +197,9 @@ def test_the_total_deadline_holds(handler: Handler) -> None:
 
 def test_a_full_accept_queue_times_out() -> None:
     """A server that accepts nothing is a time-out, not a refusal."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        address = listener.getsockname()
-        with contextlib.ExitStack() as stack:
-            for _ in range(4):
-                filler = stack.enter_context(socket.socket())
-                filler.setblocking(False)
-                filler.connect_ex(address)
-            client = Client(f"http://127.0.0.1:{address[1]}", connect_timeout_s=DEADLINE_S)
-            answer = client.get("/health", deadline_s=2 * DEADLINE_S)
+    with full_accept_queue() as address:
+        client = Client(f"http://127.0.0.1:{address[1]}", connect_timeout_s=DEADLINE_S)
+        answer = client.get("/health", deadline_s=2 * DEADLINE_S)
     assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
 
 
@@ -204,6 +213,111 @@ def test_a_redirect_is_not_followed() -> None:
             answer = get(server.url)
         assert isinstance(answer, Answer) and answer.status == 302
         assert target.requests == []
+
+
+def endless(head: bytes) -> Handler:
+    def handler(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+        connection.sendall(head)
+        while not over.is_set():
+            connection.sendall(b"x" * 65536)
+
+    return handler
+
+
+REDIRECT = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n"
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        endless(REDIRECT + b"\r\n"),
+        send(REDIRECT + b"Content-Encoding: gzip\r\nContent-Length: 9\r\n\r\n\x1f\x8b\x08\x00"),
+    ],
+    ids=["endless", "half a gzip"],
+)
+def test_the_body_of_a_redirect_is_not_read(handler: Handler) -> None:
+    """Neither without end, nor to be unpacked: the status is the answer."""
+    with serving(handler) as server:
+        answer = get(server.url)
+    assert isinstance(answer, Answer) and (answer.status, answer.body) == (302, b"")
+
+
+def test_of_an_error_only_the_beginning_is_read() -> None:
+    """The status says it; a page without end behind it costs no memory."""
+    with serving(endless(b"HTTP/1.1 404 Not Found\r\n\r\n")) as server:
+        answer = get(server.url)
+    assert isinstance(answer, Answer)
+    assert (answer.status, len(answer.body)) == (404, ERROR_BYTES)
+
+
+def test_a_lookup_that_does_not_end_ends_by_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that hangs holds up no question, nor the next one."""
+    release = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def hang(host: str, *args: Any, **more: Any) -> Any:
+        if host == "hangs.test" and not more.get("flags"):
+            release.wait(PATIENCE_S)
+        return look_up("127.0.0.1" if host == "hangs.test" else host, *args, **more)
+
+    with serving(send(OK)) as server:
+        url = server.url.replace("127.0.0.1", "hangs.test")
+        monkeypatch.setattr(socket, "getaddrinfo", hang)
+        for _ in range(2):
+            answer = get(url, 0.2)
+            assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
+        release.set()
+        assert isinstance(get(url), Answer)
+
+
+def test_many_addresses_that_take_nothing_end_by_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The deadline is for all addresses of a name together, not for each."""
+    with full_accept_queue() as address:
+        many = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address)] * 200
+        monkeypatch.setattr(Resolver, "addresses", lambda *_: many)
+        began = time.monotonic()
+        answer = Client("http://many.test:1", connect_timeout_s=0.2).get("/", deadline_s=1.0)
+        took = time.monotonic() - began
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
+    assert took < 1.0 + MARGIN_S
+
+
+def drip_handshake(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+    connection.sendall(b"\x16\x03\x03\x40\x00")
+    while not over.wait(0.05):
+        connection.sendall(b"\x02")
+
+
+def test_a_handshake_that_trickles_ends_by_the_deadline() -> None:
+    """TLS is no way around the deadline."""
+    with serving(drip_handshake, whole_head=False) as server:
+        began = time.monotonic()
+        url = server.url.replace("http:", "https:")
+        answer = Client(url).get("/", deadline_s=DEADLINE_S)
+        took = time.monotonic() - began
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
+    assert took < DEADLINE_S + MARGIN_S
+
+
+def test_a_refused_handshake_has_its_kind() -> None:
+    """https on a port that speaks http is not called a time-out, nor unreachable."""
+    with serving(send(OK), whole_head=False) as server:
+        answer = get(server.url.replace("http:", "https:"))
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.TLS
+
+
+def test_an_address_of_version_six_is_asked() -> None:
+    """Brackets are part of the URL, not of the address."""
+    with contextlib.closing(socket.socket(socket.AF_INET6)) as sock:
+        try:
+            sock.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this host has no ::1")
+        port = sock.getsockname()[1]
+    answer = get(f"http://[::1]:{port}")
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.REFUSED
 
 
 def test_a_running_generation_can_be_aborted() -> None:

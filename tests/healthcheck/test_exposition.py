@@ -86,12 +86,30 @@ def test_no_series_of_vllm_is_an_exposition_without_engines() -> None:
         'vllm:num_requests_running{engine="0"} many\n',
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="x"} 1\n',
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="99999"} 1\n',
+        'vllm:spec_decode_num_drafts_total{engine="0"} 1.7e308\n',
+        'vllm:spec_decode_num_drafts_total{engine="0"} 1e-308\n',
+        'vllm:num_requests_running{engine="0"} 0.5\n',
+        f'vllm:num_requests_running{{engine="{"1" * 5000}"}} 0\n',
+        f'vllm:num_requests_running{{engine="{"1" * 100}"}} 0\n',
+        "".join(f'vllm:num_requests_running{{engine="{i}"}} 0\n' for i in range(2049)),
     ],
 )
 def test_nonsense_is_a_failure(text: str) -> None:
     """A number that cannot be is malformed, not zero."""
     result = parse(text)
     assert isinstance(result, Failure) and result.kind is FailureKind.MALFORMED
+
+
+def test_the_largest_counters_add_up_to_a_number() -> None:
+    """What is read is so bounded that no sum of it is beyond a float's range."""
+    lines = [f'vllm:num_requests_running{{model_name="{i}"}} {2**53}\n' for i in range(2048)]
+    assert parsed("".join(lines)).engines[0].running == 2.0**64
+
+
+def test_a_long_exposition_of_others_is_read() -> None:
+    """Series that are not needed cost a look, however many there are."""
+    others = "".join(f'vllm:other{{engine="{i}"}} 0\n' for i in range(5000))
+    assert len(parsed(others + METRICS).engines) == 1
 
 
 def test_an_error_page_is_a_failure() -> None:

@@ -420,7 +420,7 @@ DRAFTING = {"drafts": 8, "draft_tokens": 32, "accepted": 16, "accepted_at": [6, 
         ),
         (
             made(ids=[5, 6] * 4, logprobs=None),
-            {},
+            {"asked_tokens": 8},
             Finding("variety", Outcome.BAD, "text.loop", {"distinct": 2, "tokens": 8, "period": 2}),
         ),
         (made(), {}, Finding("logprobs", Outcome.GOOD, evidence={"mean": -2.0, "spread": 3.5})),
@@ -798,6 +798,62 @@ def test_a_chance_is_never_above_one() -> None:
 def test_a_loop_fills_the_last_half_four_times(tokens: list[int], length: int | None) -> None:
     """The shortest run is named; what repeats less often or for less of the text is no loop."""
     assert period(tokens) == length
+
+
+class Counted:
+    """A token that counts how often tokens are compared."""
+
+    compared = 0
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return isinstance(other, Counted) and self._value == other._value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("values", [[1] * 1999 + [2], [2] + [1] * 1999, [1, 2] * 1000])
+def test_the_search_for_a_loop_grows_with_the_text_alone(values: list[int]) -> None:
+    """Nearly a loop is the worst text; it takes no more than two comparisons a token."""
+    Counted.compared = 0
+    period([Counted(value) for value in values])
+    assert Counted.compared <= 2 * len(values)
+
+
+@given(st.lists(st.integers(0, 2), max_size=70))
+def test_a_loop_is_what_its_definition_says(tokens: list[int]) -> None:
+    """The shortest run that the end of the text repeats, compared token by token."""
+
+    def loops(length: int) -> bool:
+        window = len(tokens) if len(tokens) < 32 else max(4 * length, len(tokens) // 2)
+        tail = tokens[len(tokens) - window :]
+        return all(tail[i] == tail[i - length] for i in range(length, window))
+
+    lengths = range(1, len(tokens) // 4 + 1)
+    assert period(tokens) == next((n for n in lengths if loops(n)), None)
+
+
+def test_more_tokens_than_asked_for_are_no_completion() -> None:
+    """A server of vLLM's kind never gives them, and a million of them are not judged."""
+    findings, completion = judge(answer(COMPLETION), asked_tokens=23)
+    assert [(f.outcome, f.code) for f in findings] == [(Outcome.UNKNOWN, "answer.malformed")]
+    assert completion is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices":[' + b"{}," * 30_000 + b"{}]}",
+        b'{"choices":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
+    ],
+)
+def test_json_that_takes_many_times_its_size_is_not_read(body: bytes) -> None:
+    """Tens of thousands of objects or lists in one answer are refused before they are made."""
+    read_as = Answer(200, body).json()
+    assert isinstance(read_as, Failure) and read_as.kind is FailureKind.TOO_LARGE
 
 
 def test_two_kinds_of_token_are_variety() -> None:

@@ -20,6 +20,17 @@ def test_the_names_and_the_first_ones_length_are_read() -> None:
     assert listing.read(_answer(b'{"data": []}')) == Listing((), None)
 
 
+def test_the_length_is_that_of_the_model_to_ask() -> None:
+    """Not the first one's where another is asked for; an adapter's is that of its model."""
+    body = (
+        b'{"data": [{"id": "a", "max_model_len": 512}, {"id": "b", "max_model_len": 8192},'
+        b'{"id": "tuned", "max_model_len": null, "parent": "b"}]}'
+    )
+    for model, longest in (("a", 512), ("b", 8192), ("tuned", 8192), (None, 512), ("c", None)):
+        seen = listing.read(_answer(body), model)
+        assert seen == Listing(("a", "b", "tuned"), longest)
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
