@@ -105,6 +105,7 @@ def judge(
     answer: Answer | Failure,
     *,
     asked_tokens: int,
+    exactly: bool = True,
     counters: Counters | None = None,
     scored: bool = True,
     plain: bool = True,
@@ -113,18 +114,19 @@ def judge(
 ) -> tuple[tuple[Finding, ...], Completion | None]:
     """Every finding about one completion or chat answer, and what was read of it.
 
-    `counters` None: the server is not expected to speculate. `scored` False leaves out the tests
-    that need more than a canary's few tokens: sampling mode is never bad then, the draft counter
-    not looked at. `plain` False: not sampled at temperature 1 from all tokens, so that logprobs
-    tell nothing of the sampling mode. `notebook`: the prompt was one (prompts.py), so the text must
-    go on in its words; `needle` is the number that it must hold.
+    `exactly` False: `asked_tokens` are the least. `counters` None: the server is not expected to
+    speculate. `scored` False leaves out the tests that need more than a canary's few tokens:
+    sampling mode is never bad then, the draft counter not looked at. `plain` False: not sampled at
+    temperature 1 from all tokens, so that logprobs tell nothing of the sampling mode. `notebook`:
+    the prompt was one (prompts.py), so the text must go on in its words; `needle` is the number
+    that it must hold.
     """
     refusal = _refusal(answer)
     if refusal is not None:
         return (refusal,), None
     assert isinstance(answer, Answer)
     completion = read(answer)
-    if isinstance(completion, Completion) and len(completion.tokens) > asked_tokens:
+    if exactly and isinstance(completion, Completion) and len(completion.tokens) > asked_tokens:
         told = f"{len(completion.tokens)} tokens where {asked_tokens} were asked for"
         completion = Failure(FailureKind.MALFORMED, told)
     if isinstance(completion, Failure):

@@ -95,7 +95,7 @@ def fault(name: str, outcome: Outcome, code: str, seen: str, elapsed_s: float = 
 
 def refusal(name: str, answer: Answer | Failure) -> Check:
     """The row of an answer that is none."""
-    findings, _ = judge(answer, asked_tokens=1, scored=False)
+    findings, _ = judge(answer, asked_tokens=1, exactly=False, scored=False)
     outcome = worst(findings)
     found = next((f for f in findings if f.outcome is outcome), findings[0])
     return row(found, answer.elapsed_s, name)
