@@ -109,16 +109,16 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("text.loop", Kind.MODEL, "a short run of tokens is repeated over and over",
      "do not serve it: check weights, kernels and KV cache"),
     ("text.garbage", Kind.MODEL, "the answer has none of its prompt's words",
-     "do not serve it: start again, as HIP graphs may replay wrongly for the life of a process, or "
-     "serve with enforce-eager; if it stays: check weights and kernels"),
+     "do not serve it: with HIP graphs on start again, or serve with DSPARK_GRAPHS=off; if it "
+     "stays: check weights and kernels"),
     ("text.needle_missed", Kind.MODEL, "what stands in a prompt is not given back, twice",
      "the shortest prompt of the gate is missed already, so it is no matter of length: check "
-     "weights and KV cache; with HIP graphs on start again, or serve with enforce-eager"),
+     "weights and KV cache; with HIP graphs on start again, or serve with DSPARK_GRAPHS=off"),
     ("text.needle_missed_past_2048", Kind.MODEL,
      "what stands in a prompt is given back from a short one and missed in one past 2,048 tokens, "
      "twice",
-     "the sparse indexer picks the wrong tokens (vLLM issue 52109, right from 0.31.0 on): look "
-     "whether the server carries patch 0004 of the series (python3 -m patches show)"),
+     "attention looks at the wrong tokens: see whether the server carries patch 0004 of the series "
+     "(python3 -m patches show SITE_PACKAGES), and the sparse indexer among the faults below"),
     ("text.crossed", Kind.MODEL, "requests that run at once get the same text",
      "serve with max-num-seqs 1 to confirm; requests share state in the draft or the KV cache"),
     ("sampling.greedy", Kind.MODEL, "temperature 1 gives plain argmax: sampling is not on",
@@ -199,6 +199,57 @@ GARBAGE = frozenset({
 })  # fmt: skip
 
 SMOKE_REASONS: Mapping[str, Reason] = {row[0]: Reason(*row) for row in _SMOKE_ROWS}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known fault of the pinned vLLM on an AMD card, as its answers show it.
+
+    `codes` are the reasons that it gives, none where no answer tells; `mend` names the patch of
+    patches/series, or the switch.
+    """
+
+    name: str
+    seen: str
+    codes: tuple[str, ...]
+    sources: str
+    mend: str
+
+
+FAULTS = (
+    Fault(
+        "the sparse indexer picks the wrong tokens",
+        "what stands in a prompt is given back from 1,500 tokens and missed in more than 2,048; "
+        "short tests, GSM8K among them, pass",
+        ("text.needle_missed_past_2048",),
+        "vLLM issue 52109, PR 50455; right from 0.31.0 on",
+        "patch 0004",
+    ),
+    Fault(
+        "experts without their clamp (moe-backend aiter)",
+        "text, needles and drafts hold, and answers to hard questions are worse: no reason of this "
+        "page tells it",
+        (),
+        "vllm-ascend issue 14363 and sglang 23776 have the same slip; right from vLLM 0.30.0 on",
+        "patch 0006; python3 -m patches apply SITE_PACKAGES --check says whether a server has it",
+    ),
+    Fault(
+        "HIP graphs that replay wrongly",
+        "nearly half of all answers or more are garbage, from the start gate on and for the whole "
+        "life of the process; the next process may be well",
+        tuple(sorted(GARBAGE)),
+        "ROCm/clr issue 279; vLLM PR 46386",
+        "start again, or serve with DSPARK_GRAPHS=off, as is the default",
+    ),
+    Fault(
+        "garbage after idleness",
+        "the first answer after 20 to 50 s without work is garbage, the next is text: a scored "
+        "canary fails and the ones after it pass",
+        ("text.garbage",),
+        "vLLM issue 52150",
+        "serve with DSPARK_GRAPHS=off, as is the default",
+    ),
+)
 
 
 def reason(code: str) -> Reason | None:

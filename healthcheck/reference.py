@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from healthcheck import signatures
-from healthcheck.reasons import REASONS, SMOKE_REASONS, Kind, Reason
+from healthcheck.reasons import FAULTS, REASONS, SMOKE_REASONS, Kind, Reason
 from healthcheck.signatures import Severity
 
 FILE = Path(__file__).with_name("REASONS.md")
@@ -37,8 +37,9 @@ _HEAD = """# Reason codes
 
 Written by `python3 -m healthcheck.reference` from the tables that the service itself reads. The
 first part is what a verdict says (`/readyz?verbose`, `/report`, the status page, the label `code`
-of `dspark_health_reason`); then what only the smoke test says, and what the explanation of a
-server's log says (`python3 -m healthcheck explain LOGFILE`, `cause` in `/report`).
+of `dspark_health_reason`), and the known faults of the pinned vLLM behind it; then what only the
+smoke test says, and what the explanation of a server's log says (`python3 -m healthcheck explain
+LOGFILE`, `cause` in `/report`).
 """
 
 
@@ -52,6 +53,14 @@ def _verdict() -> Iterator[str]:
     for kind, title in _KINDS.items():
         yield f"### {title}\n"
         yield from _reasons(r for r in REASONS.values() if r.kind is kind)
+    yield "## Known faults, by what one sees\n"
+    yield from _table(
+        ("fault", "seen", "codes", "reported", "mended by"),
+        [
+            (f.name, f.seen, ", ".join(f"`{c}`" for c in f.codes) or "none", f.sources, f.mend)
+            for f in FAULTS
+        ],
+    )
     yield "## What only the smoke test says\n"
     yield from _reasons(SMOKE_REASONS.values())
 

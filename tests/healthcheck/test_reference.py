@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from healthcheck import reference, signatures
-from healthcheck.reasons import GARBAGE, REASONS, SMOKE_REASONS, Kind
+from healthcheck.reasons import FAULTS, GARBAGE, REASONS, SMOKE_REASONS, Kind
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_what_its_tables_say() -> None:
@@ -25,6 +28,14 @@ def test_every_code_has_its_row_once() -> None:
 def test_garbage_is_what_a_model_writes() -> None:
     """Every code that may end a start for a new one is a reason about the model's own answer."""
     assert {REASONS[code].kind for code in GARBAGE} == {Kind.MODEL}
+
+
+def test_faults_name_reasons_and_patches_that_there_are() -> None:
+    """What a fault is seen by is in the table above it, and what mends it is in the series."""
+    assert {code for fault in FAULTS for code in fault.codes} <= set(REASONS)
+    assert all(fault.codes for fault in FAULTS if "patch 0006" not in fault.mend)
+    named = [number for fault in FAULTS for number in re.findall(r"patch (\d{4})", fault.mend)]
+    assert named and all(list((ROOT / "patches").glob(f"{number}-*.patch")) for number in named)
 
 
 def test_an_old_page_is_told_and_rewritten(

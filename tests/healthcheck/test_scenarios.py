@@ -167,7 +167,7 @@ def two_engines(s: Simulation) -> Callable[[float], None]:
         first = s.server.engines["0"]
         first.running = 1
         first.generation_tokens += 50
-        first.draft(10)
+        first.draft(10, s.server.rates)
 
     return step
 
@@ -526,6 +526,15 @@ SCENARIOS = [
         {"garbled_processes": frozenset({0})},
         from_ready=False,
         peer="every one: none reads what is written",
+    ),
+    Scenario(
+        # What it costs in answers no probe of text sees; drafts of the right model fit a bit less.
+        "experts without their clamp: everything that is asked here holds",
+        (LOADING, SMOKE, READY),
+        mixed_hour,
+        (),
+        {"rates": (0.6, 0.4, 0.25, 0.15)},
+        from_ready=False,
     ),
     Scenario(
         "words of nothing",

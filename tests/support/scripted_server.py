@@ -38,7 +38,7 @@ class Engine:
     drafts: float = 0
     accepted_at: list[float] = field(default_factory=lambda: [0.0] * 4)
 
-    def draft(self, drafts: int, rates: tuple[float, ...] = (0.75, 0.6, 0.5, 0.4)) -> None:
+    def draft(self, drafts: int, rates: tuple[float, ...]) -> None:
         """Count drafts, accepted by position at the given rates per draft."""
         self.drafts += drafts
         for position, rate in enumerate(rates):
@@ -74,6 +74,7 @@ class ScriptedServer:
     greedy: bool = False
     fixed_seed: bool = False
     drafting: bool = True
+    rates: tuple[float, ...] = (0.75, 0.6, 0.5, 0.4)  # of acceptance by position
     on_completion: Callable[[Mapping[str, Any]], Reply] | None = None
     on_chat: Callable[[Mapping[str, Any]], Reply] | None = None
     version: str | None = "0.27.1"  # None: no /version
@@ -125,7 +126,7 @@ class ScriptedServer:
             engine.generation_tokens += tokens
             engine.first_tokens += 2
             if drafts:
-                engine.draft(drafts)
+                engine.draft(drafts, self.rates)
 
     def idle(self) -> None:
         """Nothing running, nothing queued."""
@@ -179,7 +180,7 @@ class ScriptedServer:
         engine.generation_tokens += tokens
         engine.first_tokens += 1
         if self.drafting:
-            engine.draft(max(tokens // 4, 1))
+            engine.draft(max(tokens // 4, 1), self.rates)
         seed = 0 if self.fixed_seed or self.greedy else payload["seed"]
         prompt = payload["prompt"]
         if self.crossed and "at-once" in prompt:  # of the gate's several requests
