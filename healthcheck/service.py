@@ -12,7 +12,7 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 
 import uvicorn
@@ -28,6 +28,7 @@ from starlette.routing import Route
 from healthcheck import page, report
 from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
+from healthcheck.connections import BACKLOG, LONGEST_HEAD_BYTES, Connection
 from healthcheck.grpc_health import GrpcHealth
 from healthcheck.loop import Loop, Snapshot
 from healthcheck.provenance import Provenance
@@ -40,6 +41,7 @@ HUNG_S = 60.0  # that the loop may hang, beyond the longest turn, before the ser
 FLUSH_S = 1.0  # for the last lines on stderr
 _NO_STORE = {"Cache-Control": "no-store"}
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="dspark health", Bearer', **_NO_STORE}
+_BEARER_ONLY = {"WWW-Authenticate": "Bearer", **_NO_STORE}
 _STOPPED = "service.loop_stopped\n"
 
 
@@ -109,13 +111,13 @@ def app(loop: Loop, settings: Settings) -> Starlette:
         return Response(generate_latest(registry), headers=headers)
 
     async def drain(request: Request) -> Response:
-        refused = _refused(request, settings.token)
+        refused = _refused_drain(request, settings.token)
         if refused is not None:
             return refused
         loop.drain()
         return PlainTextResponse("draining\n", 202, _NO_STORE)
 
-    return Starlette(
+    made = Starlette(
         routes=[
             Route("/startupz", probe(lambda s: s.startup, needs_loop=True)),
             Route("/readyz", probe(lambda s: s.ready, needs_loop=True)),
@@ -127,24 +129,57 @@ def app(loop: Loop, settings: Settings) -> Starlette:
             Route("/", show_page),
         ]
     )
+    made.router.redirect_slashes = False  # would send a client to whatever Host it was told
+    return made
 
 
-def _refused(request: Request, token: Secret | None) -> Response | None:
+def configured(application: Starlette) -> uvicorn.Config:
+    """How uvicorn runs the application: within limits that keep the probes answered."""
+    return uvicorn.Config(
+        application,
+        http=Connection,
+        h11_max_incomplete_event_size=LONGEST_HEAD_BYTES,
+        backlog=BACKLOG,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+def _refused(
+    request: Request, token: Secret | None, challenge: Mapping[str, str] = _CHALLENGE
+) -> Response | None:
     """The refusal of a request without the token, None if it may pass."""
     if token is None:
         return None
-    given = _credentials(request.headers.get("authorization", ""))
+    basic = challenge is _CHALLENGE
+    given = _credentials(request.headers.get("authorization", ""), basic=basic)
     if given and hmac.compare_digest(given.encode(), token.reveal().encode()):
         return None
-    return PlainTextResponse("a token is needed\n", 401, _CHALLENGE)
+    return PlainTextResponse("a token is needed\n", 401, challenge)
 
 
-def _credentials(header: str) -> str:
-    """The token of a Bearer header, or the password of a Basic one, which browsers can send."""
+def _refused_drain(request: Request, token: Secret | None) -> Response | None:
+    """The refusal of what ends the service's work: never open, never from a web page.
+
+    A browser adds the password it knows to what another site's page sends; these headers are its.
+    """
+    if token is None:
+        fix = "start the service with --token-file, or send it SIGTERM"
+        return PlainTextResponse(f"draining needs a token: {fix}\n", 403, _NO_STORE)
+    if "origin" in request.headers or "sec-fetch-site" in request.headers:
+        return PlainTextResponse("draining is not for web pages\n", 403, _NO_STORE)
+    return _refused(request, token, _BEARER_ONLY)
+
+
+def _credentials(header: str, *, basic: bool) -> str:
+    """The token of a Bearer header or, with `basic`, a Basic one's password, as browsers send."""
     scheme, _, value = header.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
-    if scheme.lower() == "basic":
+    if basic and scheme.lower() == "basic":
         try:
             decoded = base64.b64decode(value.strip(), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
@@ -212,15 +247,7 @@ def serve(settings: Settings, sock: socket.socket) -> bool:
     log = Log(settings.log) if settings.log else None
     provenance = Provenance(settings.log) if settings.log else None
     loop = Loop(client, settings.policy, log=log, provenance=provenance)
-    config = uvicorn.Config(
-        app(loop, settings),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
-    )
-    server = _Server(config, loop)
+    server = _Server(configured(app(loop, settings)), loop)
     grpc = GrpcHealth(loop, settings.host, settings.grpc_port) if settings.grpc_port else None
 
     def on_signal(number: int, _: FrameType | None) -> None:

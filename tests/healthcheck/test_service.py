@@ -121,8 +121,7 @@ def test_a_loop_that_stopped_fails_livez_and_readyz() -> None:
         loop = Loop(Client(target.url), policy, clock=lambda: now[0], say=lambda _: None)
         made = Settings("rehearsal", target.url, policy, "127.0.0.1", 0)
         sock = service.listen("127.0.0.1", 0)
-        config = uvicorn.Config(service.app(loop, made), log_config=None, lifespan="off")
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(service.configured(service.app(loop, made)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -177,12 +176,24 @@ def test_a_token_that_is_not_ascii_is_refused_and_no_error() -> None:
 
 
 def test_drain_is_a_post_with_the_token() -> None:
-    """POST /drain turns /readyz to 503 for good, and is refused without the token."""
+    """POST /drain turns /readyz to 503 for good, and is refused without the token as Bearer: a
+    browser adds a known password to what any page sends."""
     with running(TOKEN) as it:
         it.wait_for(State.READY)
         assert it.get("/drain").status_code == 405
         refused = requests.post(f"{it.url}/drain", timeout=PATIENCE_S)
         assert refused.status_code == 401
+        assert it.get("/readyz").status_code == 200
+        for odd in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "same-origin"}):
+            headers = {"Authorization": f"Bearer {TOKEN}", **odd}
+            from_page = requests.post(f"{it.url}/drain", headers=headers, timeout=PATIENCE_S)
+            assert (from_page.status_code, from_page.text) == (
+                403,
+                "draining is not for web pages\n",
+            )
+        by_password = requests.post(f"{it.url}/drain", auth=("anyone", TOKEN), timeout=PATIENCE_S)
+        assert by_password.status_code == 401
+        assert by_password.headers["www-authenticate"] == "Bearer"
         assert it.get("/readyz").status_code == 200
         headers = {"Authorization": f"Bearer {TOKEN}"}
         drained = requests.post(f"{it.url}/drain", headers=headers, timeout=PATIENCE_S)
@@ -190,6 +201,25 @@ def test_drain_is_a_post_with_the_token() -> None:
         it.wait_for(State.DRAINING)
         assert it.get("/readyz").status_code == 503
         assert it.get("/livez/engine").status_code == 200
+
+
+def test_without_a_token_nobody_drains() -> None:
+    """A service that was given no token refuses POST /drain and names both ways."""
+    with running() as it:
+        it.wait_for(State.READY)
+        refused = requests.post(f"{it.url}/drain", timeout=PATIENCE_S)
+        assert refused.status_code == 403
+        assert "--token-file" in refused.text and "SIGTERM" in refused.text
+        assert it.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/report/", "/readyz/", "/drain/", "//"])
+def test_no_client_is_sent_to_the_host_it_named(path: str) -> None:
+    """A route that is none is 404: no redirect repeats what the Host header says."""
+    with running(start=False) as it:
+        answer = it.get(path, headers={"Host": "evil.example"}, allow_redirects=False)
+        assert answer.status_code == 404
+        assert "evil.example" not in f"{answer.headers}{answer.text}"
 
 
 def test_metrics_are_an_exposition() -> None:

@@ -74,8 +74,7 @@ def running(
         )
         loop = Loop(Client(target.url), policy, say=lambda _: None)
         sock = service.listen("127.0.0.1", 0)
-        config = uvicorn.Config(service.app(loop, made), log_config=None, lifespan="off")
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(service.configured(service.app(loop, made)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         if start:
