@@ -5,7 +5,10 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 SECRET_LIMIT_BYTES = 4096
 
@@ -29,12 +32,21 @@ def read_text(path: Path, limit_bytes: int) -> str:
     return raw.decode("utf-8-sig")
 
 
-def read_secret(path: Path) -> str:
+def open_regular(path: Path) -> BinaryIO:
+    """A file to read, without waiting for anything: a pipe or a device is none. Raises OSError."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def read_secret(path: Path, opened: Callable[[Path], BinaryIO] = lambda p: p.open("rb")) -> str:
     """The one word of printable ASCII in a file, empty if the file is. Raises OSError, SecretError.
 
     Anything else could not be sent in a header of HTTP, nor be a variable of the environment.
     """
-    with path.open("rb") as file:
+    with opened(path) as file:
         raw = file.read(SECRET_LIMIT_BYTES + 1)
     word = raw.removeprefix(codecs.BOM_UTF8).strip()
     if len(raw) > SECRET_LIMIT_BYTES or not all(0x21 <= byte <= 0x7E for byte in word):

@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--port", type=int, help="port to listen on (default: of the recipe)")
     p.add_argument("--grpc-port", type=int, help="port for grpc.health.v1 (default: none)")
     p.add_argument("--api-key-file", type=Path, help="file with the server's API key")
+    p.add_argument("--ca-file", type=Path, help="certificates to trust of an https target, in PEM")
     p.add_argument("--token-file", type=Path, help="file with the token of /, /report and /drain")
     p.add_argument("--log", type=Path, help="the server's log, to name causes")
     p.add_argument("--drain", type=float, help="seconds between SIGTERM and the end")
@@ -108,6 +109,7 @@ def run_serve(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         api_key_file=args.api_key_file,
+        ca_file=args.ca_file,
         token_file=args.token_file,
         log=args.log,
         drain_s=settings.DRAIN_S if args.drain is None else args.drain,

@@ -9,9 +9,10 @@ from healthcheck.explain import Explainer
 from healthcheck.explain.following import Tail
 from healthcheck.explain.startup import Startup
 from healthcheck.verdict import State
+from healthcheck.worker import Repeated, Worker
 
 PAUSE_S = 1.0  # between two looks
-LOOK_BYTES = 16 * 1024 * 1024  # at one look, which a turn of the loop waits for
+LOOK_BYTES = 2 * 1024 * 1024  # at one look
 HALF_LINE_S = 5.0  # after which a line without an end is taken for whole
 # In these the server may have said why; in the others it serves.
 ASKS = frozenset({State.LOADING, State.DEAD, State.STALLED})
@@ -32,31 +33,26 @@ class Log:
 
     It is read in one pass from its last start, and memory stays bounded whatever it holds. The file
     may come late, be cut, and be replaced; a further start in it begins a new timeline. Times are
-    seconds of any one clock. For one thread.
+    seconds of any one clock. For one thread; with a `worker` it is read in that one's, so that no
+    disk holds up who asks.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, worker: Worker | None = None) -> None:
         self._explainer = Explainer()
         self._tail = Tail(path, self._explainer, last_start=True)
-        self._looked_at = float("-inf")
-        self._cause: Cause | None = None
-        self._startup: Startup | None = None
+        nothing: tuple[Cause | None, Startup | None] = (None, None)
+        self._looks = Repeated(self._look, nothing, PAUSE_S, worker)
 
     def cause(self, state: State, now: float) -> Cause | None:
         """The cause as far as the log tells it; None in the states that need none."""
-        self._look(now)
-        return self._cause if state in ASKS else None
+        cause, _ = self._looks.latest(now)
+        return cause if state in ASKS else None
 
     def startup(self, now: float) -> Startup | None:
         """The last start in the log as far as it has come; None if the log tells of none."""
-        self._look(now)
-        return self._startup
+        return self._looks.latest(now)[1]
 
-    def _look(self, now: float) -> None:
-        if now - self._looked_at < PAUSE_S:
-            return
-        self._looked_at = now
-        self._cause = self._startup = None  # of a log that cannot be read, nothing is known
+    def _look(self) -> tuple[Cause | None, Startup | None]:
         try:
             self._tail.read(LOOK_BYTES)
             silence_s = self._tail.silence_s
@@ -66,10 +62,10 @@ class Log:
             self._explainer.silence(silence_s)
         except (OSError, ValueError):
             self._tail.close()
-            return
+            return None, None  # of a log that cannot be read, nothing is known
         found = self._explainer.result()
-        self._startup = found.startup
         # A process that was killed from outside leaves nothing but the consequences.
         told = found.cause or next(iter(found.wrappers), None)
-        if told is not None:
-            self._cause = Cause(told.id, found.headline, told.remedy, told.source)
+        if told is None:
+            return None, found.startup
+        return Cause(told.id, found.headline, told.remedy, told.source), found.startup

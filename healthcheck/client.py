@@ -8,6 +8,7 @@ between two scrapes looks like a dead server.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import socket
 import ssl
@@ -18,12 +19,14 @@ from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
 from typing import Any
 
+import certifi
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from deploy.files import SecretError, open_regular, read_secret
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.cancel import DEADLINES, Cancel
 from healthcheck.resolver import RESOLVER, connect
@@ -50,6 +53,36 @@ class Secret:
 
     def __repr__(self) -> str:
         return "Secret(***)"
+
+
+class FileSecret(Secret):
+    """The secret of a file, read again whenever it is needed: a key that was changed there is the
+    one that is sent. While there is none to be read, the last one holds."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, value: str, path: Path) -> None:
+        super().__init__(value)
+        self._path = path
+
+    def reveal(self) -> str:
+        """The value that the file has now."""
+        with contextlib.suppress(OSError, SecretError):
+            self._value = read_secret(self._path, open_regular) or self._value
+        return self._value
+
+
+@functools.cache
+def _public_authorities() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=certifi.where())  # those that requests trusts
+
+
+def tls_context(authorities: Path | None) -> ssl.SSLContext:
+    """What a server's certificate is held against: the public authorities, or those of a file, read
+    anew. Raises OSError, of which ssl.SSLError is one."""
+    if authorities is None:
+        return _public_authorities()
+    return ssl.create_default_context(cafile=authorities)
 
 
 class _Asking(threading.local):
@@ -99,9 +132,16 @@ class _HTTPSPool(HTTPSConnectionPool):
 class _Adapter(HTTPAdapter):
     """Connections that can be cut, and no retries: a retry hides what is being measured."""
 
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+        super().__init__(max_retries=0)
+
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
+        super().init_poolmanager(*args, **kwargs, ssl_context=self._context)
         self.poolmanager.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
+
+    def cert_verify(self, *args: Any) -> None:
+        """The context holds the authorities already."""
 
 
 class Client:
@@ -117,8 +157,7 @@ class Client:
         authorities: Path | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
-        # requests' own ones without a file
-        self._authorities: bool | str = True if authorities is None else str(authorities)
+        self.authorities = authorities
         self._connect_timeout_s = connect_timeout_s
         self._key = key
 
@@ -198,11 +237,11 @@ class Client:
             headers={**self.headers_for(path, body), **headers},
             data=body,
         ).prepare()
+        https = self.base_url.lower().startswith("https:")
+        context = tls_context(self.authorities) if https else None
         with (
-            contextlib.closing(_Adapter(max_retries=0)) as adapter,
-            contextlib.closing(
-                adapter.send(request, stream=True, timeout=deadline_s, verify=self._authorities)
-            ) as response,
+            contextlib.closing(_Adapter(context)) as adapter,
+            contextlib.closing(adapter.send(request, stream=True, timeout=deadline_s)) as response,
         ):
             status = response.status_code
             content_type = response.headers.get("Content-Type", "")

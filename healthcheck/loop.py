@@ -346,7 +346,7 @@ class Loop:
         try:
             cause = log.cause(memory.state, at) if log else None
             startup = log.startup(at) if log else None
-            provenance = self._provenance.read() if self._provenance else None
+            provenance = self._provenance.read(at) if self._provenance else None
         except Exception as e:  # what it tells is an extra: the verdict does without
             said = replace(said, notes=(*said.notes, self._trouble("log", fault(e))))
         return Snapshot(

@@ -35,6 +35,7 @@ from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings, SettingsError
 from healthcheck.verdict import Surfaces
 from healthcheck.voice import flush, to_stderr
+from healthcheck.worker import Worker
 
 GRACE_S = 5  # for answers under way when the service stops
 HUNG_S = 60.0  # that the loop may hang, beyond the longest turn, before the service ends
@@ -243,9 +244,11 @@ def serve(settings: Settings, sock: socket.socket) -> bool:
         settings.target,
         connect_timeout_s=settings.policy.health.connect_timeout_s,
         key=settings.api_key,
+        authorities=settings.authorities,
     )
-    log = Log(settings.log) if settings.log else None
-    provenance = Provenance(settings.log) if settings.log else None
+    files = Worker("files")
+    log = Log(settings.log, files) if settings.log else None
+    provenance = Provenance(settings.log, files) if settings.log else None
     loop = Loop(client, settings.policy, log=log, provenance=provenance)
     server = _Server(configured(app(loop, settings)), loop)
     grpc = GrpcHealth(loop, settings.host, settings.grpc_port) if settings.grpc_port else None

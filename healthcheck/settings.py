@@ -10,7 +10,7 @@ from deploy import recipe
 from deploy.addresses import http_parts
 from deploy.files import SecretError, read_secret
 from deploy.recipe import RecipeError
-from healthcheck.client import Secret
+from healthcheck.client import FileSecret, Secret, tls_context
 from healthcheck.verdict import Policy
 
 # A readiness probe every 5 s has seen the drain by then, and the endpoint is out of rotation.
@@ -35,6 +35,7 @@ class Settings:
     log: Path | None = None
     drain_s: float = DRAIN_S
     grpc_port: int | None = None
+    authorities: Path | None = None  # of an https target's certificate, None for the public ones
 
     def shown(self) -> Mapping[str, object]:
         """For reports: every value but the secrets, of which only that they are set."""
@@ -48,6 +49,7 @@ class Settings:
             "grpc_port": self.grpc_port,
             "api_key": self.api_key is not None,
             "token": self.token is not None,
+            "ca_file": self.authorities.name if self.authorities else None,
             "log": self.log.name if self.log else None,
             "drain_s": self.drain_s,
             "budgets": asdict(self.policy.health),
@@ -63,6 +65,7 @@ def make(
     port: int | None = None,
     api_key_file: Path | None = None,
     token_file: Path | None = None,
+    ca_file: Path | None = None,
     log: Path | None = None,
     drain_s: float = DRAIN_S,
     grpc_port: int | None = None,
@@ -102,6 +105,7 @@ def make(
         log,
         drain_s,
         grpc_port,
+        authorities(ca_file),
     )
 
 
@@ -130,4 +134,15 @@ def secret(setting: str, path: Path | None) -> Secret | None:
         raise SettingsError(f"{setting}: {path} cannot be read ({e.strerror}); mend it") from e
     except SecretError as e:
         raise SettingsError(f"{setting}: {path} {e}") from e
-    return Secret(value)
+    return FileSecret(value, path)
+
+
+def authorities(path: Path | None) -> Path | None:
+    """A file of certificates to trust, None for none. Raises SettingsError."""
+    if path is not None:
+        try:
+            tls_context(path)
+        except OSError as e:  # of which what is no certificate is one
+            fix = "give a file of certificates in PEM"
+            raise SettingsError(f"--ca-file: {path}: {e.strerror or e}; {fix}") from e
+    return path

@@ -7,12 +7,18 @@ that what hangs in it holds up nobody's end.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+# What is repeated rests nine times as long as it has worked: a tenth of a core at most.
+REST = 9.0
+STUCK_S = 60.0  # after which the last result says nothing about now
+ERROR_PAUSE_S = 60.0
 
 
 class Worker:
@@ -60,3 +66,47 @@ class Worker:
             except BaseException as e:  # the thread is kept whatever a call does
                 future.set_exception(e)
             del item, future, call
+
+
+class Repeated(Generic[T]):
+    """The result of a call that is made again and again, without waiting for it in the thread that
+    asks; `nothing` before there is one and once the call hangs. Without a worker it is made there
+    and then. For one thread; times are seconds of any one clock."""
+
+    def __init__(
+        self, call: Callable[[], T], nothing: T, pause_s: float = 0.0, worker: Worker | None = None
+    ) -> None:
+        self._call = call
+        self._nothing = nothing
+        self._pause_s = pause_s
+        self._worker = worker
+        self._value = nothing
+        self._due = float("-inf")
+        self._running: Future[tuple[T, float]] | None = None
+        self._since = 0.0
+
+    def latest(self, now: float) -> T:
+        """The last result; the next call is begun when it is due. Raises what the call raised."""
+        if self._running is not None and self._running.done():
+            running, self._running = self._running, None
+            self._take(running, now)
+        if self._running is not None and now - self._since >= STUCK_S:
+            self._value = self._nothing
+        if self._running is None and now >= self._due:
+            self._since = now
+            if self._worker is None:
+                self._due = now + self._pause_s
+                self._value = self._call()
+            else:
+                self._running = self._worker.do(self._timed)
+        return self._value
+
+    def _take(self, running: Future[tuple[T, float]], now: float) -> None:
+        self._due = now + ERROR_PAUSE_S
+        self._value = self._nothing
+        self._value, worked_s = running.result()
+        self._due = now + max(self._pause_s, REST * worked_s)
+
+    def _timed(self) -> tuple[T, float]:
+        began = time.thread_time()
+        return self._call(), time.thread_time() - began

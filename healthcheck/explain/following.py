@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from deploy.files import open_regular
 from healthcheck.explain.blocks import BLOCK_BYTES, LONGEST_HEAD, Blocks
 from healthcheck.explain.lines import clean, parse
 from healthcheck.explain.startup import NEW_START
@@ -122,7 +123,7 @@ class Tail:
     def _read_open(self, most: int | None) -> bool:
         if self._file is None:
             try:
-                self._file = self._path.open("rb")
+                self._file = open_regular(self._path)
             except FileNotFoundError:
                 return False
             if self._last_start:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,7 +15,7 @@ from deploy import recipe, switches
 from deploy.files import why_not_writable, write_whole
 from deploy.recipe import RecipeError
 from healthcheck import settings
-from healthcheck.client import Client, Secret
+from healthcheck.client import Client
 from healthcheck.settings import SettingsError
 from healthcheck.smoke import compare, results
 from healthcheck.smoke.junit import junit
@@ -90,18 +91,22 @@ def _smoke(argv: Sequence[str]) -> int:
     files = Files(args.json, args.junit, args.html)
     files.check()
     profile = recipe.load(switches.recipe_file(os.environ)).profile(args.profile)
-    connect_s = profile.health.connect_timeout_s
-    key = settings.secret("--api-key-file", args.api_key_file)
+    make = partial(
+        Client,
+        connect_timeout_s=profile.health.connect_timeout_s,
+        key=settings.secret("--api-key-file", args.api_key_file),
+        authorities=settings.authorities(args.ca_file),
+    )
     target = Target(
-        client=Client(settings.url("URL", args.url), connect_timeout_s=connect_s, key=key),
+        client=make(settings.url("URL", args.url)),
         profile=profile,
         model=args.model or profile.served_model_name,
         wait_s=args.wait if args.wait is not None else profile.health.start_budget_s,
-        health=_client("--health", args.health, connect_s, None),
+        health=_client("--health", args.health, partial(make, key=None)),
         speculation=args.speculation == "on",
         full=args.full,
         without=frozenset(args.without),
-        baseline=_baseline(args.baseline, connect_s, key),
+        baseline=_baseline(args.baseline, make),
         budget_s=args.budget,
     )
     return finish(run(target), files)
@@ -123,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", help="served model name (default: the profile's)")
     parser.add_argument("--api-key-file", type=Path, help="file that holds the server's API key")
+    parser.add_argument("--ca-file", type=Path, help="certificates to trust of https, in PEM")
     parser.add_argument("--health", metavar="URL", help="health service whose verdict to include")
     parser.add_argument("--wait", type=_seconds, metavar="S", help="seconds to wait for the server")
     parser.add_argument(
@@ -198,15 +204,13 @@ def finish(
     return report.exit_code
 
 
-def _client(option: str, url: str | None, connect_s: float, key: Secret | None) -> Client | None:
-    if url is None:
-        return None
-    return Client(settings.url(option, url), connect_timeout_s=connect_s, key=key)
+def _client(option: str, url: str | None, make: Callable[[str], Client]) -> Client | None:
+    return None if url is None else make(settings.url(option, url))
 
 
-def _baseline(given: str | None, connect_s: float, key: Secret | None) -> Client | Report | None:
+def _baseline(given: str | None, make: Callable[[str], Client]) -> Client | Report | None:
     if given is None or "://" in given:
-        return _client("--baseline", given, connect_s, key)
+        return _client("--baseline", given, make)
     return results.read(Path(given))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +14,9 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from certifi import where
-
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.cancel import DEADLINES, Cancel
-from healthcheck.client import LIMIT_BYTES, Client
+from healthcheck.client import LIMIT_BYTES, Client, tls_context
 
 DONE = "[DONE]"
 EVENT_STREAM = "text/event-stream"
@@ -118,7 +115,7 @@ def ask(
 def _read(
     client: Client, path: str, body: bytes, deadline_s: float, cancel: Cancel
 ) -> Streamed | Answer | Failure:
-    connection = _connection(client.base_url, min(deadline_s, _CONNECT_S))
+    connection = _connection(client, min(deadline_s, _CONNECT_S))
     try:
         connection.connect()
         cancel.watch(connection.sock)
@@ -205,11 +202,11 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _connection(base_url: str, timeout_s: float) -> HTTPConnection:
-    parts = urlsplit(base_url)
+def _connection(client: Client, timeout_s: float) -> HTTPConnection:
+    parts = urlsplit(client.base_url)
     host = parts.hostname or ""
     if parts.scheme == "https":
-        context = ssl.create_default_context(cafile=where())  # the other questions' authorities
+        context = tls_context(client.authorities)
         return HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
     return HTTPConnection(host, parts.port, timeout=timeout_s)
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from healthcheck import settings
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.cancel import Cancel
 from healthcheck.client import ERROR_BYTES, Client, Secret
@@ -393,3 +400,109 @@ def test_a_compressed_bomb_stays_compressed() -> None:
     with serving(send(body)) as server:
         answer = get(server.url)
     assert isinstance(answer, Answer) and answer.body == b"\x1f\x8b\x08\x00"
+
+
+# --- keys and certificates ------------------------------------------------------------------------
+
+
+def test_a_key_that_changes_in_its_file_is_the_one_that_is_sent(tmp_path: Path) -> None:
+    """After a rotation the next question carries the new key; without a readable one the last."""
+    path = tmp_path / "key"
+    path.write_text("sk-first\n")
+    key = settings.secret("--api-key-file", path)
+    with serving(send(OK)) as server:
+        client = Client(server.url, key=key)
+
+        def sent() -> str:
+            client.get("/v1/models", deadline_s=PATIENCE_S)
+            (line,) = [x for x in server.requests[-1].split(b"\r\n") if b"Authorization" in x]
+            return line.decode()
+
+        assert sent().endswith("sk-first")
+        path.write_text("sk-second\n")
+        assert sent().endswith("sk-second")
+        path.write_text("")
+        assert sent().endswith("sk-second")
+        path.unlink()
+        assert sent().endswith("sk-second")
+        os.mkfifo(path)  # nobody writes: to read it would never end
+        assert sent().endswith("sk-second")
+        assert "sk-" not in repr(key)
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that vouches for itself, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-out", str(cert), "-keyout", str(key)),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    return cert, key
+
+
+@contextlib.contextmanager
+def serving_tls(cert: Path, key: Path) -> Iterator[str]:
+    """A server of that certificate that answers every question with 200."""
+
+    class Handler200(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that does not trust it hangs up."""
+
+    server = Quiet(("127.0.0.1", 0), Handler200)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(PATIENCE_S)
+
+
+def test_a_server_is_trusted_by_the_certificates_of_a_file(tmp_path: Path) -> None:
+    """With the file that vouches for it an https target answers; with the public authorities or
+    with others it is refused, and the detail says why."""
+    mine, key = certificate(tmp_path, "mine")
+    other, _ = certificate(tmp_path, "other")
+    with serving_tls(mine, key) as url:
+        trusted = Client(url, authorities=mine).get("/", deadline_s=PATIENCE_S)
+        assert isinstance(trusted, Answer) and trusted.body == b"ok"
+        for authorities in (None, other):
+            answer = Client(url, authorities=authorities).get("/", deadline_s=PATIENCE_S)
+            assert isinstance(answer, Failure) and answer.kind is FailureKind.TLS
+            assert "CERTIFICATE_VERIFY_FAILED" in answer.detail
+
+
+def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
+    """One line that names the setting, the file and the fix."""
+    path = tmp_path / "ca"
+    path.write_text("none\n")
+    for given in (path, tmp_path / "missing", tmp_path):
+        with pytest.raises(settings.SettingsError, match=r"^--ca-file: .*in PEM$"):
+            settings.make("rehearsal", ca_file=given)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,6 +15,7 @@ import pytest
 import requests
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
 from deploy.recipe import Health
 from healthcheck import page, report, service, settings
@@ -166,6 +169,25 @@ def test_what_shows_details_takes_the_token(path: str) -> None:
         assert it.get(path, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert it.get(path, auth=("anyone", TOKEN)).status_code == 200
         assert statuses(it)["/livez"] == 200  # probes stay open
+
+
+def test_a_token_that_changes_in_its_file_is_the_one_that_opens(tmp_path: Path) -> None:
+    """The service need not be started again for it."""
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    token = settings.secret("--token-file", file)
+    with running(TOKEN, start=False) as it:
+        made = replace(it.settings, token=token)
+        with TestClient(service.app(it.loop, made)) as client:
+
+            def opens(word: str) -> int:
+                return client.get(
+                    "/report", headers={"Authorization": f"Bearer {word}"}
+                ).status_code
+
+            assert (opens("first"), opens("second")) == (200, 401)
+            file.write_text("second\n")
+            assert (opens("first"), opens("second")) == (401, 200)
 
 
 def test_a_token_that_is_not_ascii_is_refused_and_no_error() -> None:
@@ -509,10 +531,27 @@ def test_the_page_may_load_nothing() -> None:
     assert policy.startswith("default-src 'none'")
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{", "[" * 100_000, " " * 300_000 + "{}"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[1]", "{", "[" * 100_000, " " * 300_000 + "{}", '{"a":' + "[" * 300 + "]" * 300 + "}"],
+)
 def test_a_provenance_that_is_none_shows_none(tmp_path: Path, content: str) -> None:
     """Half a file, another type, one nested or large beyond reason: nothing to show, no error."""
     (tmp_path / "provenance.json").write_text(content)
+    assert Provenance(tmp_path / "server.log").read() is None
+
+
+def test_a_provenance_of_numbers_beyond_reason_is_shown(tmp_path: Path) -> None:
+    """JSON's 1e999 is no number of a report's: it is shown as it was written."""
+    (tmp_path / "provenance.json").write_text('{"a": 1e999, "b": [NaN, -1e999], "c": 1.5}')
+    shown = Provenance(tmp_path / "server.log").read()
+    assert shown == {"a": "1e999", "b": ["NaN", "-1e999"], "c": 1.5}
+    json.dumps(shown, allow_nan=False)
+
+
+def test_a_provenance_that_is_a_pipe_is_none(tmp_path: Path) -> None:
+    """Nobody waits for what nobody writes."""
+    os.mkfifo(tmp_path / "provenance.json")
     assert Provenance(tmp_path / "server.log").read() is None
 
 
