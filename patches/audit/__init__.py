@@ -2,5 +2,7 @@
 
 Nothing of the audited tree is imported or run; every file is only parsed. The reading direction is
 `speculators` (who reads) -> `reads` (the data flow) -> `gaps` (against `classes`, per `platforms`).
-A second direction is `options` (what a model sets for its experts) -> `backends` -> `dropped`.
+Two more look for answers that are wrong though nothing is missing: `options` (what a model sets
+for its experts) -> `backends` -> `dropped`, and `layouts` (who shares a cache) -> `launches` ->
+`kernels`.
 """

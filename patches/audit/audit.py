@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from patches.audit.dropped import DroppedOptions
 from patches.audit.gaps import Gap, GapFinder, Severity
+from patches.audit.layouts import LayoutFinder
 from patches.audit.modules import ModuleIndex
 from patches.audit.parity import ParityFinder
 from patches.audit.platforms import PLATFORMS
@@ -41,7 +42,7 @@ class Report:
 
     def fails(self, gap: Gap) -> bool:
         """Whether a gap is one that the exit code reports."""
-        unusable = gap.severity in (Severity.NO_CLASS, Severity.STUB)
+        unusable = gap.severity in (Severity.NO_CLASS, Severity.STUB, Severity.NOT_COMPARED)
         is_fault = gap.severity.is_crash or gap.severity is Severity.WRONG_ANSWERS
         return is_fault or (self.scope.is_absolute and unusable)
 
@@ -51,7 +52,7 @@ def audit(tree: SourceTree, scope: Scope) -> Report:
     registry = Registry(ModuleIndex(tree))
     _check(scope, registry)
     finder, parity = GapFinder(registry), ParityFinder(registry)
-    dropped = DroppedOptions(registry)
+    dropped, layouts = DroppedOptions(registry), LayoutFinder(registry)
     forked = [e for e in registry.drafts.values() if registry.is_forked(e)]
     drafts = [registry.drafts[scope.arch]] if scope.arch in registry.drafts else forked
     targets = [e for e in registry.targets.values() if registry.is_forked(e)]
@@ -76,6 +77,7 @@ def audit(tree: SourceTree, scope: Scope) -> Report:
         gaps += _new(parity.gaps(entry), gaps)
     for entry in (*drafts, *targets):
         gaps += dropped.gaps(entry, scope.platform)
+        gaps += layouts.gaps(entry, scope.platform)
     if scope.platform is not None:
         gaps = [gap for gap in gaps if gap.platform == scope.platform]
     gaps.sort(key=lambda gap: (_ORDER.index(gap.severity), gap.arch, gap.platform, gap.attribute))

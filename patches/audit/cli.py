@@ -16,8 +16,8 @@ def main(argv: list[str]) -> int:
     """Audit trees and return the exit code.
 
     0: no gap of the levels crash or wrong answers, or only ones the baseline knows. 1: such gaps,
-    or, in the absolute check of --arch with --platform, no usable class. 2: the command cannot be
-    carried out.
+    or, in the absolute check of --arch with --platform, no usable class or a cache that cannot be
+    compared. 2: the command cannot be carried out.
     """
     arguments = _parser().parse_args(argv)
     # Syntax trees are many small objects that all live to the end; collecting costs a third.
@@ -71,8 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python3 -m patches audit",
         description="Find attributes that shared vLLM code reads off a draft model and that the "
-        "class of some platform lacks, and options of a model that a platform's backend drops. "
-        "Static: nothing of the tree is imported.",
+        "class of some platform lacks, options of a model that a platform's backend drops, and "
+        "caches that are written by one layout and read by another. Static: nothing of the tree "
+        "is imported.",
     )
     parser.add_argument(
         "trees",

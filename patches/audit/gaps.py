@@ -29,6 +29,7 @@ class Severity(Enum):
     WRONG_ANSWERS = "wrong-answers"
     NO_CLASS = "no-class"
     STUB = "stub"
+    NOT_COMPARED = "not-compared"
     FEATURE_MISSING = "feature-missing"
     PARTLY_PROVIDED = "partly-provided"
     UNRESOLVED = "unresolved"

@@ -13,6 +13,7 @@ _RULES = {
     Severity.WRONG_ANSWERS: "The answers are not the model's: what one side states the other drops",
     Severity.NO_CLASS: "The platform has no class for the architecture",
     Severity.STUB: "The platform's class only raises",
+    Severity.NOT_COMPARED: "The audit's table of shared caches does not fit the tree",
     Severity.FEATURE_MISSING: "A feature that another platform offers is missing",
     Severity.PARTLY_PROVIDED: "The class sets a required attribute only under a condition",
     Severity.UNRESOLVED: "Shared code reads an attribute whose name cannot be told",
@@ -51,7 +52,7 @@ def as_github(reports: list[Report]) -> str:
 
 def sentence(gap: Gap) -> str:
     """Say a gap in one sentence."""
-    if gap.severity in (Severity.NO_CLASS, Severity.STUB):
+    if gap.severity in (Severity.NO_CLASS, Severity.STUB, Severity.NOT_COMPARED):
         return f"{gap.class_name} on {gap.platform}: {gap.note}"
     if gap.severity is Severity.WRONG_ANSWERS:
         return f"{gap.class_name} on {gap.platform} if {gap.condition}: {gap.note}"
