@@ -3,22 +3,26 @@ PYTHON ?= python3
 PROFILE ?= mi355x
 # Files of tests side by side, one for each core; more would start a server each and take 3 GB.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
+# The shell reads what a user sets as variables, whose value is never a command, to make neither.
+words = PYTHON PROFILE WORKERS TESTS BENCH MUTANTS
+$(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
+export $(words)
 
 .DEFAULT_GOAL := help
 .PHONY: help test smoke-test environment rehearsal plan preflight build up down logs status weights evidence \
 	test-containers prove bench mutants lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
-environment = $(PYTHON) -m deploy environment
+environment = "$$PYTHON" -m deploy environment
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... for some
-	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $(WORKERS) $(TESTS)
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $$WORKERS $$TESTS
 
 smoke-test: ## set up, start what is here to test, and print what holds and what does not
-	@$(PYTHON) -m deploy smoke
+	@"$$PYTHON" -m deploy smoke
 
 environment: ## make the locked environment of tests and rehearsal, once per machine
 	@$(environment) rehearsal
@@ -27,43 +31,43 @@ rehearsal: ## run vLLM and the health service on the CPU in the foreground
 	@python="$$($(environment) rehearsal)" && exec "$$python" -m deploy.rehearsal run
 
 plan: ## print what PROFILE would run, and what it asks of a card
-	@$(PYTHON) -m deploy plan --profile $(PROFILE)
+	@"$$PYTHON" -m deploy plan --profile "$$PROFILE"
 
 preflight: ## look at this machine before PROFILE is started on it
-	@$(PYTHON) -m deploy preflight --profile $(PROFILE)
+	@"$$PYTHON" -m deploy preflight --profile "$$PROFILE"
 
 build: ## build the images of PROFILE, and nothing else
-	@$(PYTHON) -m deploy.host --profile $(PROFILE) build
+	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" build
 
 up: ## build and start the containers of PROFILE; returns when sampled text was generated
-	@$(PYTHON) -m deploy.host --profile $(PROFILE) up
+	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" up
 
 down: ## stop the containers of PROFILE; volumes stay
-	@$(PYTHON) -m deploy.host --profile $(PROFILE) down
+	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" down
 
 logs: ## follow the logs of PROFILE
-	@$(PYTHON) -m deploy.host --profile $(PROFILE) logs
+	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" logs
 
 status: ## say what runs of PROFILE and whether it is ready
-	@$(PYTHON) -m deploy.host --profile $(PROFILE) status
+	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" status
 
 weights: ## download the weights of PROFILE into the volume of the containers
-	@$(PYTHON) -m deploy.host --profile $(PROFILE) weights
+	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" weights
 
 evidence: ## look at this host and its server, and write one file that fills a hardware row
-	@$(PYTHON) -m deploy.evidence --profile $(PROFILE)
+	@"$$PYTHON" -m deploy.evidence --profile "$$PROFILE"
 
 test-containers: ## build the images and drill them on a Docker engine
-	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m docker $(TESTS)
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m docker $$TESTS
 
 prove: ## the long statistical proofs, and the audit over every release
-	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $(TESTS)
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $$TESTS
 
 bench: ## measure what the documents state, as ratios in one run
-	@python="$$($(environment) rehearsal)" && "$$python" -m tests.bench $(BENCH)
+	@python="$$($(environment) rehearsal)" && "$$python" -m tests.bench $$BENCH
 
 mutants: ## change verdict and judges in 4,000 small ways and name those no test sees; MUTANTS=... for some
-	@python="$$($(environment) rehearsal)" && "$$python" -m pip install --quiet --no-deps --require-hashes --upgrade --target build/mutmut -r tests/mutants.lock && export PYTHONPATH="$$PWD/build/mutmut" && "$$python" -m mutmut run $(MUTANTS) && "$$python" -m mutmut results | sed '/: not checked$$/d'
+	@python="$$($(environment) rehearsal)" && "$$python" -m pip install --quiet --no-deps --require-hashes --upgrade --target build/mutmut -r tests/mutants.lock && export PYTHONPATH="$$PWD/build/mutmut" && "$$python" -m mutmut run $$MUTANTS && "$$python" -m mutmut results | sed '/: not checked$$/d'
 
 lint: ## ruff, strict mypy, and the generated files against their sources
 	@python="$$($(environment) rehearsal)" && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy && "$$python" -m deploy.monitoring.dashboard --check && "$$python" -m healthcheck.reference --check

@@ -139,6 +139,7 @@ def configured(application: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         application,
         http=Connection,
+        ws="none",
         h11_max_incomplete_event_size=LONGEST_HEAD_BYTES,
         backlog=BACKLOG,
         log_config=None,

@@ -295,8 +295,7 @@ def makefile() -> tuple[dict[str, str], frozenset[str]]:
         for name, value in defined.items():
             body = body.replace(f"$({name})", value)
         rules[match[1]] = body
-    free = set(re.findall(r"^([A-Z]+) \?= ", text, re.MULTILINE))
-    return rules, frozenset(free | set(re.findall(r"\$\(([A-Z]+)\)", text)))
+    return rules, frozenset(defined["words"].split())
 
 
 def _make(command: Command, rest: Sequence[str]) -> str:
@@ -318,7 +317,7 @@ def _make(command: Command, rest: Sequence[str]) -> str:
             if module not in MODULES_OF_OTHERS:
                 own(module, arguments)
                 read |= read_by(module, arguments)
-        read |= {name for name in variables if f"$({name})" in rules[target]}
+        read |= {name for name in variables if f"$${name}" in rules[target]}
         for name, _ in given:
             if name not in read:
                 raise Wrong(f"make {target}: nothing that it runs reads {name}")
@@ -341,9 +340,14 @@ def _dry(words: Sequence[str]) -> list[tuple[str, list[str]]]:
     )
     if done.returncode:
         raise Wrong(f"make -n {shlex.join(words)}: {done.stderr.strip()}")
+    text = (ROOT / "Makefile").read_text("utf-8")
+    values = dict(re.findall(r"^([A-Z]+) \?= (.*)$", text, re.MULTILINE))
+    values |= dict(word.split("=", 1) for word in words if "=" in word) | {"PYTHON": "python3"}
+    # As the shell would put the variables in.
+    shown = re.sub(r'"?\$([A-Z]+)"?', lambda m: values.get(m[1], ""), done.stdout)
     return [
         (found[0], found[1:])
-        for match in _RECIPE_LINE.finditer(done.stdout)
+        for match in _RECIPE_LINE.finditer(shown)
         if (found := shlex.split(match[1]))
     ]
 
