@@ -121,7 +121,7 @@ class Health:
     """Budgets of the health service, in seconds unless the name says otherwise.
 
     No `long_prompt_tokens` leave the gate's long probes out, `gate_requests` 1 the one that sends
-    several requests at once.
+    several requests at once. `graph_restarts` is how many starts may be ended for a new one.
     """
 
     scrape_interval_s: float = 5.0
@@ -134,6 +134,7 @@ class Health:
     long_prompt_tokens: tuple[int, ...] = (1500, 8000, 32000)
     long_tokens: int = 320
     gate_requests: int = 4
+    graph_restarts: int = 3
     needle: bool = True
     canary_after_s: float = 45.0
     canary_timeout_s: float = 30.0

@@ -27,6 +27,11 @@ def preflight(environ: Mapping[str, str]) -> str:
     return _one_of("DSPARK_PREFLIGHT", environ.get("DSPARK_PREFLIGHT"), PREFLIGHTS)
 
 
+def health_url(environ: Mapping[str, str]) -> str:
+    """Where the health service beside a server answers: DSPARK_HEALTH_URL, else this host."""
+    return environ.get("DSPARK_HEALTH_URL") or "http://127.0.0.1:8080"
+
+
 def recipe_file(environ: Mapping[str, str]) -> Path:
     """The recipe that DSPARK_RECIPE names, else the one beside this code."""
     return Path(environ.get("DSPARK_RECIPE") or recipe.FILE)

@@ -9,6 +9,8 @@ empty file sets nothing.
 DSPARK_LOG names a file that gets a copy of all output, for the health service to explain a failed
 start from. Each start begins a new file and keeps the last one that is not empty as FILE.1, as does
 a full file. The image's provenance.json is copied beside it, for the health service to show.
+With DSPARK_GRAPHS=on the health service at DSPARK_HEALTH_URL is asked about the start gate, and a
+start that writes garbage is ended for a new one (docker/graph_restarts.py).
 The exit code is the server's. Exit code 1 before it starts: a file cannot be read or written.
 """
 
@@ -23,15 +25,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from deploy import switches
 from deploy.files import SecretError, read_secret
+from deploy.recipe import RecipeError
+
+# Imported where graphs are on: it needs what the health service's client does.
+if TYPE_CHECKING:
+    from graph_restarts import Restarts
 
 ENTRYPOINT = Path(__file__).with_name("entrypoint.py")
 SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
@@ -95,6 +104,12 @@ class LogFile:
             self._gap = f"\nlaunch: output is missing here: {e.strerror}\n".encode()
             self._retry_at = self._clock() + RETRY_S
 
+    def begin(self) -> None:
+        """A file of its own for another start; what cannot be begun goes on in the present one."""
+        with contextlib.suppress(OSError):
+            done, self._file = self._file, self._begin(b"")
+            done.close()
+
     def _begin(self, first: bytes) -> BinaryIO:
         """A file that holds `first`, put in the place of the present one."""
         if self._path.exists() and not self._path.is_file():
@@ -122,20 +137,30 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the secrets, then become the entrypoint, or run it with its output copied."""
+    """Read the secrets, then become the entrypoint, or stand above it: to copy, to start again."""
     command = [sys.executable, str(ENTRYPOINT), *arguments]
     try:
         read_secrets(os.environ)
         path = os.environ.get(LOG)
         log = LogFile(Path(path)) if path else None
-    except LaunchError as e:
+        restarts = restarts_of(arguments)
+    except (LaunchError, RecipeError) as e:
         print(f"launch: {e}", file=sys.stderr)
         return 1
     if path:
         show_provenance(PROVENANCE, Path(path).parent)
-    if log is None:
+    if log is None and restarts is None:
         os.execv(sys.executable, command)
-    return run_copied(command, log)
+    return run(command, log, restarts)
+
+
+def restarts_of(arguments: Sequence[str]) -> Restarts | None:
+    """What ends a start for a new one, None where nothing does. Raises RecipeError."""
+    if not switches.graphs(os.environ) or (arguments and not arguments[0].startswith("-")):
+        return None
+    import graph_restarts
+
+    return graph_restarts.allowed(os.environ)
 
 
 def read_secrets(environ: MutableMapping[str, str]) -> None:
@@ -176,27 +201,58 @@ def show_provenance(source: Path, folder: Path) -> None:
             unfinished.unlink(missing_ok=True)
 
 
-def run_copied(command: Sequence[str], log: LogFile) -> int:
-    """Run `command`, copy its output to ours and to `log`, and return its exit code.
+class Signals:
+    """Sends the signals of this process on to the server of the moment."""
 
-    This process stays in between, and does not exec, because a container ends with its main
-    process: a copier beside the server would be killed before it wrote the last lines, which are
-    those that tell why.
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+        self.server: subprocess.Popen[bytes] | None = None
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+
+    def _forward(self, number: int, _: FrameType | None) -> None:
+        if number != signal.SIGUSR1:
+            self.stopping.set()
+        if self.server is not None:
+            self.server.send_signal(number)
+
+
+def run(command: Sequence[str], log: LogFile | None, restarts: Restarts | None) -> int:
+    """Run `command` with its output copied, again for each start that was ended for a new one.
+
+    Returns its exit code. This process stays in between, and does not exec, because a container
+    ends with its main process: a copier beside the server would be killed before it wrote the last
+    lines, which are those that tell why.
     """
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    signals = Signals()
+    while True:
+        code = run_once(command, log, signals, restarts)
+        if restarts is None or not restarts.again(signals.stopping):
+            return code
+        if log is not None:
+            log.begin()
 
-    def forward(number: int, _: FrameType | None) -> None:
-        server.send_signal(number)
 
-    for number in _FORWARDED:
-        signal.signal(number, forward)
+def run_once(
+    command: Sequence[str], log: LogFile | None, signals: Signals, restarts: Restarts | None
+) -> int:
+    """One start, to its end; returns its exit code as a shell tells it."""
+    # A group of its own where its end may have to be its workers' too.
+    group = 0 if restarts else None
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=group
+    )
+    signals.server = server
+    if signals.stopping.is_set():  # since the one before ended
+        server.terminate()
     assert server.stdout is not None
-    copy_output(server, server.stdout, log)
-    code = server.wait()
-    return code if code >= 0 else 128 - code  # as a shell tells a death by signal
+    with restarts.watching(server) if restarts else contextlib.nullcontext():
+        copy_output(server, server.stdout, log)
+        code = server.wait()
+    return code if code >= 0 else 128 - code
 
 
-def copy_output(server: subprocess.Popen[bytes], pipe: IO[bytes], log: LogFile) -> None:
+def copy_output(server: subprocess.Popen[bytes], pipe: IO[bytes], log: LogFile | None) -> None:
     """Copy until the pipe ends, or `LEFTOVER_S` after the server did.
 
     A stopped worker may outlive the server and hold the pipe open; the container must end all the
@@ -210,7 +266,8 @@ def copy_output(server: subprocess.Popen[bytes], pipe: IO[bytes], log: LogFile) 
                 return
             with contextlib.suppress(OSError):  # nobody reads it, or it is a file on a full disk
                 write_all(sys.stdout.fileno(), data)
-            log.write(data)
+            if log is not None:
+                log.write(data)
         if until is None and server.poll() is not None:
             until = time.monotonic() + LEFTOVER_S
 

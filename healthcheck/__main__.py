@@ -63,10 +63,13 @@ def _main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from deploy import switches
+
     parser = argparse.ArgumentParser(
         prog="python3 -m healthcheck", description=__doc__, allow_abbrev=False
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    beside = switches.health_url(os.environ)
 
     p = commands.add_parser("serve", help="run the health service", allow_abbrev=False)
     p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="recipe profile")
@@ -86,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("check", "ask the health service once"), ("wait", "ask until it is so")):
         p = commands.add_parser(name, help=text, allow_abbrev=False)
         p.add_argument("--for", dest="what", choices=PATHS, default="ready")
-        p.add_argument("--url", default="http://127.0.0.1:8080", help="the health service")
+        p.add_argument("--url", default=beside, help="the service (default: DSPARK_HEALTH_URL)")
         p.set_defaults(run=run_check)
         if name == "wait":
             p.add_argument("--timeout", type=float, default=600.0, help="seconds to wait at most")
