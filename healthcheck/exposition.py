@@ -130,6 +130,14 @@ class Exposition:
     process_start: float | None
     engines: tuple[EngineSample, ...]
 
+    def of(self, engine: str) -> Exposition:
+        """What is told of one engine."""
+        return Exposition(self.process_start, tuple(e for e in self.engines if e.engine == engine))
+
+    def tokens(self, engine: str) -> float:
+        """Tokens that an engine has generated; 0 if it is not shown."""
+        return sum(e.generation_tokens for e in self.engines if e.engine == engine)
+
     def speculation(self) -> Speculation | None:
         """The counters of all engines together, None if none speculates."""
         total: Speculation | None = None

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from healthcheck import exposition, prompts
 from healthcheck.answers import Answer, Failure
@@ -101,44 +102,49 @@ class Generator:
         ]
         before = self._sample() if watch else None
         answers = self._ask_all(payloads, want, until, cancel)
-        counters = None
+        counters: list[Counters] = []
         if watch and all(isinstance(a, Answer) and a.status == 200 for a in answers):
-            counters = self._counters(before)
+            counters = self._counters(before, [*want.ranks] or [want.engine])
         judged = [
             judge(
                 answer,
                 asked_tokens=want.tokens,
-                counters=counters,
+                counters=counters[number % len(counters)] if counters else None,
                 scored=want.scored,
                 plain=want.step is not Step.TOP_P,
                 notebook=reads,
                 needle=notebook.needle if notebook and reads and want.step is Step.LONG else None,
             )
-            for answer in answers
+            for number, answer in enumerate(answers)
         ]
+        if want.ranks:
+            judged = [
+                (_of(name, found), made)
+                for name, (found, made) in zip(want.ranks, judged, strict=True)
+            ]
         return judged[0] if len(judged) == 1 else (together(judged), None)
 
     def _ask_all(
         self, payloads: Sequence[dict[str, object]], want: Want, until: float, cancel: Cancel
     ) -> list[Answer | Failure]:
         """Every request at once, in threads of their own; a cancellation ends them all."""
-        headers = {} if want.rank is None else {RANK_HEADER: str(want.rank)}
+        ranks: list[int | None] = [*want.ranks.values()] or [want.rank] * len(payloads)
         written = BYTES_PER_TOKEN * want.tokens + BYTES_PER_PROMPT_TOKEN * want.prompt_tokens
 
-        def ask(payload: dict[str, object], own: Cancel) -> Answer | Failure:
+        def ask(payload: dict[str, object], rank: int | None, own: Cancel) -> Answer | Failure:
             return self._client.post(
                 PATH,
                 payload,
                 deadline_s=max(until - time.monotonic(), 0.001),
                 limit_bytes=BYTES_BESIDE + written,
                 cancel=own,
-                headers=headers,
+                headers={} if rank is None else {RANK_HEADER: str(rank)},
             )
 
         if len(payloads) == 1:
-            return [ask(payloads[0], cancel)]
+            return [ask(payloads[0], ranks[0], cancel)]
         with ThreadPoolExecutor(len(payloads), "at-once") as pool:
-            return list(pool.map(ask, payloads, [cancel.child() for _ in payloads]))
+            return list(pool.map(ask, payloads, ranks, [cancel.child() for _ in payloads]))
 
     def _notebook(self, want: Want, model: str) -> Notebook:
         """The long prompt of a want, in as many pages as the server's own tokenizer says."""
@@ -154,15 +160,16 @@ class Generator:
         pages = int(want.prompt_tokens * MARGIN * SAMPLE_PAGES / counted)
         return prompts.notebook(nonce, max(pages, 1))
 
-    def _counters(self, before: Exposition | Failure | None) -> Counters:
-        """The counters around the generation, waiting a little for the last step's."""
+    def _counters(
+        self, before: Exposition | Failure | None, engines: Sequence[str | None]
+    ) -> list[Counters]:
+        """The counters around the generation, of each engine that was asked (None: of all
+        together), waiting a little for the last step's."""
         until = time.monotonic() + COUNTER_LAG_S
         while True:
             after = self._sample()
-            found = _around(before, after)
-            if found.before is None or found.after is None or found.absent:
-                return found
-            if found.after.drafts != found.before.drafts or time.monotonic() >= until:
+            found = [_around(before, after, engine) for engine in engines]
+            if not any(map(_lags, found)) or time.monotonic() >= until:
                 return found
             time.sleep(COUNTER_PAUSE_S)
 
@@ -178,10 +185,26 @@ def _count(answer: Answer | Failure) -> int | None:
     return count if type(count) is int and 0 < count < 1 << 20 else None
 
 
-def _around(before: Exposition | Failure | None, after: Exposition | Failure) -> Counters:
+def _of(engine: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings that say whose they are."""
+    return tuple(replace(f, evidence={"engine": engine, **f.evidence}) for f in findings)
+
+
+def _around(
+    before: Exposition | Failure | None, after: Exposition | Failure, engine: str | None = None
+) -> Counters:
     if not isinstance(before, Exposition) or not isinstance(after, Exposition):
         return Counters()
+    if engine is not None and after.tokens(engine) > before.tokens(engine):
+        before, after = before.of(engine), after.of(engine)
+    # Where its tokens are not counted as those of the engine that was asked, a proxy chose another.
     counted = after.speculation()
     # Counters of speculation exist from the start, at 0, if the server speculates at all.
     absent = bool(after.engines) and counted is None
     return Counters(before.speculation(), counted, absent)
+
+
+def _lags(counters: Counters) -> bool:
+    """The draft is not counted yet, and may be."""
+    before, after = counters.before, counters.after
+    return before is not None and after is not None and after.drafts == before.drafts

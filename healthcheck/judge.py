@@ -60,6 +60,7 @@ class Step(StrEnum):
     TOP_P = "top-p"
     LONG = "long"
     AT_ONCE = "at-once"
+    EVERY_ENGINE = "every-engine"
     CANARY = "canary"
     RECOVERY = "recovery"
     IDLE = "idle"
@@ -174,11 +175,16 @@ def differs(first: Completion, second: Completion) -> Finding:
     if first.tokens != second.tokens:
         return Finding("second seed", Outcome.GOOD)
     # A text that was nearly certain comes again under any seed.
-    chance = math.exp(min(sum(first.logprobs), 0.0)) if first.logprobs else None
+    chance = chance_of(first)
     evidence = {"chance_of_equal_texts": chance}
     if chance is None or chance >= ARGMAX_CHANCE:
         return Finding("second seed", Outcome.UNKNOWN, "sampling.seed_ignored", evidence)
     return Finding("second seed", Outcome.BAD, "sampling.seed_ignored", evidence)
+
+
+def chance_of(completion: Completion) -> float | None:
+    """The probability of a text under sampling, None without logprobs."""
+    return math.exp(min(sum(completion.logprobs), 0.0)) if completion.logprobs else None
 
 
 def missed(findings: Sequence[Finding]) -> bool:

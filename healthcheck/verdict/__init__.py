@@ -4,15 +4,24 @@ Pure: `advance` makes the next memory of a memory and a reading, `wants` says wh
 would like next, `verdict` what a memory amounts to. Time is passed in and is monotonic, in
 seconds. Nothing here asks a server or reads a clock.
 
-Hysteresis. Three bad verdicts in a row leave READY, two good ones, one of them a generation,
-return to it. A time-out is no verdict at all: only a budget without any sign of progress is one.
+Every engine has a record of what it answered to us. A bad text, or none read for long, is
+DEGRADED at once; three bad ones among the last nine are NOT_READY, until nine in a row are good. No
+answer is no verdict where work waits; where nothing does, three of them in a row are bad.
+
+Of the port three bad verdicts in a row leave READY; two good ones, one of them a generation, return
+to it. No clock runs while we do not: after a pause of our own all begin anew.
 """
 
 from healthcheck.verdict.decide import advance
 from healthcheck.verdict.gate import gate_limit_s
 from healthcheck.verdict.memory import (
+    ANSWERS_PER_BAD,
+    ANY,
     GATE,
+    MOST_DOUBLINGS,
     SURFACES,
+    TEXTS_KEPT,
+    UNREAD_TIMES,
     Alarm,
     EngineMemory,
     Gate,
@@ -21,6 +30,7 @@ from healthcheck.verdict.memory import (
     Outstanding,
     Policy,
     Reading,
+    Record,
     State,
     Surfaces,
     Transition,
@@ -32,10 +42,15 @@ from healthcheck.verdict.memory import (
 from healthcheck.verdict.want import CANARY_JITTER, RECHECK_S, needs_listing, next_look_s, wants
 
 __all__ = [
+    "ANSWERS_PER_BAD",
+    "ANY",
     "CANARY_JITTER",
     "GATE",
+    "MOST_DOUBLINGS",
     "RECHECK_S",
     "SURFACES",
+    "TEXTS_KEPT",
+    "UNREAD_TIMES",
     "Alarm",
     "EngineMemory",
     "Gate",
@@ -44,6 +59,7 @@ __all__ = [
     "Outstanding",
     "Policy",
     "Reading",
+    "Record",
     "State",
     "Surfaces",
     "Transition",

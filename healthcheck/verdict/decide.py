@@ -7,20 +7,26 @@ from dataclasses import replace
 
 from deploy.recipe import Health
 from healthcheck.answers import Failure
-from healthcheck.judge import Finding, Outcome
+from healthcheck.exposition import Exposition
+from healthcheck.judge import Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
-from healthcheck.verdict.gate import planned
+from healthcheck.verdict.gate import GATE_PAUSE_LIMIT_S, planned
 from healthcheck.verdict.memory import (
+    ANY,
     TIMELINE_KEPT,
     UNREAD,
+    UNREAD_TIMES,
     Memory,
     Policy,
     Reading,
     State,
     Transition,
 )
-from healthcheck.verdict.observe import forget_engine, observe
+from healthcheck.verdict.observe import COUNTED_WITHIN_S, forget_engine, observe
+
+# A pause of the gate doubles with every new engine up to its limit, which so many doublings reach.
+MOST_RENEWALS = 8
 
 # What /health says while a server loads, before it listens and before it answers.
 ORDINARY_AT_START = frozenset({"server.refused", "server.reset", "server.timeout"})
@@ -32,7 +38,7 @@ def advance(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     if reading.draining or memory.state is State.DRAINING:
         return _enter(seen, State.DRAINING, [Note("operator.drain")])
     if new_engine and memory.state is not State.LOADING:
-        return _enter_smoke(seen, Note("engine.new"), policy.health)
+        return _enter_smoke(_renewed(seen, policy.health), Note("engine.new"), policy.health)
     return _DECIDE[memory.state](seen, reading, policy)
 
 
@@ -52,9 +58,16 @@ def _start_gate(memory: Memory, note: Note, health: Health) -> Memory:
     return _enter_smoke(fresh, note, health)
 
 
+def _renewed(memory: Memory, health: Health) -> Memory:
+    """A new engine's gate. One that follows another without READY between waits ever longer: two
+    servers behind one address are a new engine at every look."""
+    pause = health.scrape_interval_s * (2 ** min(memory.renewals, MOST_RENEWALS) - 1)
+    gate = replace(memory.gate, not_before=memory.at + min(pause, GATE_PAUSE_LIMIT_S))
+    return replace(memory, gate=gate, renewals=memory.renewals + 1)
+
+
 def _enter_smoke(memory: Memory, note: Note, health: Health) -> Memory:
-    gate = planned(memory.gate, memory.max_model_len, health)
-    return _enter(replace(memory, gate=gate), State.SMOKE, [note])
+    return _enter(replace(memory, gate=planned(memory, health)), State.SMOKE, [note])
 
 
 def _loading(memory: Memory, reading: Reading, policy: Policy) -> Memory:
@@ -93,10 +106,14 @@ def _longest(reading: Reading) -> int | None:
 
 
 def _smoke(memory: Memory, reading: Reading, policy: Policy) -> Memory:
-    if memory.said_dead and memory.transport.raised:
-        return _enter(memory, State.DEAD, [Note("server.engine_dead")])
-    if memory.gone_since is not None:
+    dead = _death(memory, reading, policy.health)
+    if dead is not None:
+        return _enter(memory, State.DEAD, [dead])
+    if isinstance(reading.health, Failure) and reading.transport is Outcome.BAD:
         return _enter(memory, State.LOADING, [reading.health_note])
+    if Step.EVERY_ENGINE not in memory.gate.steps and memory.ranks:
+        steps = (*memory.gate.steps, Step.EVERY_ENGINE)  # /metrics is there by now
+        memory = replace(memory, gate=replace(memory.gate, steps=steps))
     if memory.gate.passed:
         return _settle(memory, policy)
     if memory.over_stall >= policy.health.stall_confirmations:
@@ -139,15 +156,17 @@ def _serving(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 
 
 def _death(memory: Memory, reading: Reading, health: Health) -> Note | None:
-    """The reason to call the engine dead: confirmed 503, or nothing listens for long. A name or a
-    certificate that is gone takes it out of rotation, but no restart mends that."""
+    """The reason to call the engine dead: 503, or nothing listens, for long. A proxy says 503 for
+    a moment as well. A name or a certificate that is gone takes it out of rotation, but no restart
+    mends that."""
     gone_for = 0.0 if memory.gone_since is None else reading.at - memory.gone_since
     closed = isinstance(reading.health, Failure) and reading.health.closed
-    left = closed and gone_for >= health.dead_after_s
-    if not memory.transport.raised or not (memory.said_dead or left):
+    if not memory.transport.raised or not (memory.said_dead or closed):
+        return None
+    if gone_for < health.dead_after_s:
         return None
     code = "server.engine_dead" if memory.said_dead else reading.health_note.code
-    return Note(code, f"for {gone_for:.0f} s" if gone_for else "")
+    return Note(code, f"for {gone_for:.0f} s")
 
 
 def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
@@ -155,16 +174,18 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     notes = []
     if memory.transport.raised:
         notes.append(reading.health_note)
-    if memory.generation.raised and memory.last_generation is not None:
-        notes += [
-            _finding_note(f) for f in memory.last_generation.findings if f.outcome is Outcome.BAD
-        ] or [Note("generation.failed")]
+    notes += _text_notes(memory, raised=True)
+    silent = _unanswered_notes(memory, health)
+    notes += silent
     stuck = memory.stuck_for(reading.at)
-    confirmed = max([memory.silent, *[e.unmoved for e in memory.engines.values()]])
+    looks = [r.silent for r in memory.records.values()]
+    confirmed = max([0, *looks, *[e.unmoved for e in memory.engines.values()]])
     # With /metrics hidden, work that was seen last may go on: only the age of evidence tells then.
-    hidden = memory.busy and reading.hides_scheduler
+    there = reading.transport is not Outcome.BAD
+    hidden = memory.busy and there and not isinstance(reading.metrics, Exposition)
     if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts and not hidden:
-        notes.append(_unread_note(memory) or _silence_note(memory, stuck))
+        # What came instead of an answer tells more than that none did.
+        notes += [_silence_note(memory, stuck)] if not silent or _stuck(memory) else []
     if memory.stale >= health.bad_verdicts:
         notes.append(Note("evidence.stale", f"{memory.evidence_age_s(reading.at):.0f} s"))
     if health.acceptance_effect == "not-ready":
@@ -172,13 +193,18 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     return notes
 
 
-def _unread_note(memory: Memory) -> Note | None:
-    """What came instead of a completion, if that is all that speaks against the server."""
-    last = memory.last_generation
-    if last is None or memory.unanswered_since is None or any(_stuck(memory)):
-        return None
-    unread = [f for f in last.findings if f.code in UNREAD and f.code != "generation.timeout"]
-    return _finding_note(unread[0]) if unread else None
+def _unanswered_notes(memory: Memory, health: Health) -> list[Note]:
+    """Of every engine whose answers do not come: what came instead of the last one, if anything."""
+    notes, last = [], memory.last_generation
+    for key, record in memory.records.items():
+        if record.unanswered < health.bad_verdicts:
+            continue
+        note = Note("generation.unanswered", f"{record.unanswered} in a row{_by(key)}")
+        if last is not None and (last.engine or ANY) == key:
+            came = [f for f in last.findings if f.code in UNREAD and f.code != "generation.timeout"]
+            note = _finding_note(came[0], key) if came else note
+        notes.append(note)
+    return notes
 
 
 def _silence_note(memory: Memory, seconds: float) -> Note:
@@ -191,8 +217,25 @@ def _stuck(memory: Memory) -> list[str]:
     return [name for name, e in memory.engines.items() if e.stuck_for(memory.at) > 0]
 
 
+def _text_notes(memory: Memory, raised: bool) -> list[Note]:
+    """What was bad in the last bad text of every engine that is out for it, or else in doubt."""
+    return [
+        _finding_note(finding, key)
+        for key, record in memory.records.items()
+        if (record.raised if raised else not record.raised and not all(record.judged))
+        for finding in record.bad
+    ]
+
+
+def _by(key: str) -> str:
+    """The engine, where one was chosen."""
+    return "" if key == ANY else f", engine {key}"
+
+
 def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
-    bad_now = memory.transport.bad or memory.generation.bad
+    bad_now = memory.transport.bad or any(
+        r.unanswered or (r.judged and not r.good) for r in memory.records.values()
+    )
     good_now = reading.transport is Outcome.GOOD
     if bad_now:
         memory = replace(memory, recovery_good=0, recovery_generation=False)
@@ -206,7 +249,8 @@ def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
             recovery_generation=memory.recovery_generation or good,
         )
     enough = memory.recovery_good >= policy.health.good_verdicts
-    if enough and memory.recovery_generation and not memory.identity_doubt:
+    sure = not memory.identity_doubt and memory.uncounted_since is None
+    if enough and memory.recovery_generation and sure:
         return _settle(memory, policy)
     causes = [n for n in memory.notes if n.code != "recovery.pending"]
     return _enter(memory, State.NOT_READY, [Note("recovery.pending"), *causes])
@@ -214,7 +258,8 @@ def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 
 def _settle(memory: Memory, policy: Policy) -> Memory:
     """READY, or DEGRADED with its reasons."""
-    notes = []
+    memory = replace(memory, renewals=0)
+    notes = _text_notes(memory, raised=False)
     if memory.unclear.raised and memory.unclear_note is not None:
         notes.append(memory.unclear_note)
     if memory.scrape.raised and memory.scrape_note is not None:
@@ -225,9 +270,29 @@ def _settle(memory: Memory, policy: Policy) -> Memory:
             for f in memory.last_generation.findings
             if f.outcome is Outcome.UNKNOWN
         ]
+    notes += _unseen_notes(memory, policy.health)
     if policy.health.acceptance_effect != "not-ready":
         notes += _acceptance_notes(memory)
     return _enter(memory, State.DEGRADED if notes else State.READY, notes)
+
+
+def _unseen_notes(memory: Memory, health: Health) -> list[Note]:
+    """What READY needs to have been seen of every engine, and was not: that it is there, what it
+    writes, and that /metrics is of the server that answers."""
+    notes = [
+        Note("engine.vanished", f"engine {name}")
+        for name, engine in memory.engines.items()
+        if engine.absent >= health.bad_verdicts
+    ]
+    if memory.uncounted_since is not None and memory.at - memory.uncounted_since > COUNTED_WITHIN_S:
+        notes.append(Note("metrics.uncounted"))
+    # Of a busy server the next text is read at that age; it has the time of a generation for it.
+    allowed = UNREAD_TIMES * health.evidence_max_age_s + health.generation_timeout_s
+    for key in memory.keys:
+        age = memory.at - max(memory.record(key).read_at, memory.woke_at)
+        if age > allowed:
+            notes.append(Note("text.unread", f"{age:.0f} s{_by(key)}"))
+    return notes
 
 
 def _acceptance_notes(memory: Memory) -> list[Note]:
@@ -281,6 +346,7 @@ _DECIDE = {
 }
 
 
-def _finding_note(finding: Finding) -> Note:
+def _finding_note(finding: Finding, key: str = ANY) -> Note:
     detail = ", ".join(f"{k} {v}" for k, v in finding.evidence.items())
-    return Note(finding.code or "generation.failed", f"{finding.check}: {detail}"[:200])
+    told = f"{finding.check}: {detail}"
+    return Note(finding.code or "generation.failed", told[: 200 - len(_by(key))] + _by(key))

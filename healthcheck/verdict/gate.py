@@ -8,7 +8,7 @@ from dataclasses import replace
 from deploy.recipe import Health
 from healthcheck import prompts
 from healthcheck.judge import MISSES, Finding, Outcome, Step, differs, ladder, missed, worst
-from healthcheck.verdict.memory import GATE, Gate, Generation, Memory, Want
+from healthcheck.verdict.memory import GATE, Gate, Generation, Memory, Want, begin
 
 # A context too short for a prompt that is longer than the scored probe's.
 SHORTEST_LONG = 512
@@ -16,15 +16,20 @@ SHORTEST_LONG = 512
 GATE_PAUSE_LIMIT_S = 60.0
 
 
-def planned(gate: Gate, longest: int | None, health: Health) -> Gate:
-    """A gate with the steps that the budgets ask for and the context has room for."""
+def planned(memory: Memory, health: Health) -> Gate:
+    """The gate with the steps that the budgets ask for, the context has room for and the engines
+    need."""
+    longest = memory.max_model_len
     room = None if longest is None else longest - _long_tokens(longest, health)
     too_short = longest is not None and longest < SHORTEST_LONG
     rungs = () if too_short else prompts.rungs(health.long_prompt_tokens, room)
     left_out = set() if rungs else {Step.LONG}
+    if not memory.ranks:
+        left_out.add(Step.EVERY_ENGINE)
     if health.gate_requests < 2:
         left_out.add(Step.AT_ONCE)
-    return replace(gate, steps=tuple(s for s in GATE if s not in left_out), rungs=rungs)
+    steps = tuple(s for s in GATE if s not in left_out)
+    return replace(memory.gate, steps=steps, rungs=rungs)
 
 
 def gate_want(memory: Memory, now: float, health: Health) -> Want | None:
@@ -44,9 +49,14 @@ def gate_want(memory: Memory, now: float, health: Health) -> Want | None:
         timeout_s=_timeout_s(step, health),
         requests=health.gate_requests if step is Step.AT_ONCE else 1,
     )
-    if step is Step.TOP_P:
-        return replace(want, prompt_tokens=few_tokens(memory.max_model_len, health))
-    return _long(want, gate, memory.max_model_len, health) if step is Step.LONG else want
+    if step is Step.EVERY_ENGINE:
+        want = replace(want, requests=len(memory.ranks), ranks=memory.ranks)
+    elif step is Step.TOP_P:
+        want = replace(want, prompt_tokens=few_tokens(memory.max_model_len, health))
+    elif step is Step.LONG:
+        want = _long(want, gate, memory.max_model_len, health)
+    # Behind others' work each may take as long as the first.
+    return replace(want, timeout_s=health.warmup_timeout_s) if memory.busy else want
 
 
 def few_tokens(longest: int | None, health: Health) -> int:
@@ -79,7 +89,7 @@ def _long_tokens(longest: int | None, health: Health) -> int:
 
 def gate_limit_s(health: Health) -> float:
     """The longest that one round of the gate can take: every question's time-out."""
-    steps = planned(Gate(), None, health).steps
+    steps = planned(begin(0.0), health).steps
     rungs = len(health.long_prompt_tokens)
     short = sum(_timeout_s(step, health) for step in steps if step is not Step.LONG)
     again = (MISSES - 1) * health.generation_timeout_s
@@ -88,7 +98,7 @@ def gate_limit_s(health: Health) -> float:
 
 def _timeout_s(step: Step, health: Health) -> float:
     # Long prompts, batches and other ways to sample have kernels of their own to compile.
-    compiles = step in (Step.WARM_UP, Step.TOP_P, Step.LONG, Step.AT_ONCE)
+    compiles = step not in (Step.PROBE, Step.SECOND_SEED)
     return health.warmup_timeout_s if compiles else health.generation_timeout_s
 
 

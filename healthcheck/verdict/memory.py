@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from deploy.recipe import Health
@@ -13,11 +13,24 @@ from healthcheck.judge import Completion, Finding, Outcome, Step, worst
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 
-GATE = (Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.LONG, Step.AT_ONCE)
+GATE = (
+    *(Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.LONG, Step.AT_ONCE),
+    Step.EVERY_ENGINE,  # where there are several to choose from
+)
 SCORED = frozenset(GATE[1:]) | {Step.IDLE}
 # Late, cut off, too long or no completion: nothing that proves a thing.
 UNREAD = frozenset({"generation.timeout", "generation.failed", "answer.malformed"})
 TIMELINE_KEPT = 64
+# The record of a server without a choice among engines.
+ANY = ""
+# An engine is out of service when a third of its last answers was bad, be they in a row or not.
+ANSWERS_PER_BAD = 3
+# Each time it is out again it owes twice as many good ones, up to so many doublings.
+MOST_DOUBLINGS = 4
+# While work waits or nothing is written, a text is read after so many times evidence_max_age_s.
+UNREAD_TIMES = 4
+# Of own texts that many are kept, to know one that comes again.
+TEXTS_KEPT = 256
 
 
 class State(StrEnum):
@@ -97,6 +110,11 @@ class Generation:
         """It failed by an error of this service, which says nothing about the server."""
         return any(f.code == "service.error" for f in self.findings)
 
+    @property
+    def wrote(self) -> bool:
+        """A text came, good or bad."""
+        return any(f.check == "real tokens" for f in self.findings)
+
 
 @dataclass(frozen=True)
 class Outstanding:
@@ -151,7 +169,8 @@ class Want:
     """The generation the machine asks for; `nonce` makes its prompt one of its kind.
 
     `prompt_tokens` 0: a short prompt. `requests` of the kind run at once. `engine` and `rank`: the
-    engine it is meant for and its place among them; None leaves the choice to the server.
+    engine it is meant for and its place among them; None leaves the choice to the server. `ranks`:
+    the same of several engines, each of which gets one of the requests.
     """
 
     step: Step
@@ -164,6 +183,7 @@ class Want:
     requests: int = 1
     engine: str | None = None
     rank: int | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def scored(self) -> bool:
@@ -189,18 +209,63 @@ class Alarm:
 
 
 @dataclass(frozen=True)
+class Record:
+    """What one engine answered to our generations; times are monotonic seconds.
+
+    Its text is out of service (`raised`) when a third of the last answers was bad, and again in it
+    after as many good ones in a row as were looked at; what relapses owes ever more.
+    """
+
+    judged: tuple[bool, ...] = ()  # the last answers, True for good
+    good: int = 0  # in a row
+    raised: bool = False
+    falls: int = 0  # how often it was raised
+    bad: tuple[Finding, ...] = ()  # what the last bad one had
+    read_at: float = float("-inf")  # a text was judged
+    scored_at: float = float("-inf")  # and judged in full
+    asked_at: float = float("-inf")  # a generation ended, whatever it told
+    unanswered: int = 0  # in a row, while nothing waited
+    unanswered_since: float | None = None  # no answer and no step since
+    silent: int = 0  # readings in a row with an open question and no step
+    argmax_chance: float = 1.0  # that sampling gave nothing but top tokens since it last did not
+
+    def after(self, outcome: Outcome, bad: tuple[Finding, ...], health: Health) -> Record:
+        """The record with one more answer; one that told nothing changes nothing."""
+        if outcome is Outcome.UNKNOWN:
+            return self
+        looked_at = ANSWERS_PER_BAD * health.bad_verdicts
+        is_good = outcome is Outcome.GOOD
+        judged = (*self.judged, is_good)[-looked_at:]
+        good = self.good + 1 if is_good else 0
+        kept = replace(self, judged=judged, good=good, bad=self.bad if is_good else bad)
+        if self.raised:
+            owed = looked_at * 2 ** min(self.falls - 1, MOST_DOUBLINGS)
+            return replace(kept, raised=good < owed)
+        if judged.count(False) < health.bad_verdicts:
+            return kept
+        return replace(kept, raised=True, falls=self.falls + 1)
+
+    @property
+    def doubted(self) -> bool:
+        """One more answer is wanted at once: a late one was bad, or none came."""
+        return not all(self.judged) or self.unanswered > 0 or self.unanswered_since is not None
+
+
+@dataclass(frozen=True)
 class EngineMemory:
     """What is known of one engine: its last sample, when it last made a step, its acceptance.
 
-    `unmoved` counts the readings in a row in which it had work and made no step.
+    `unmoved` counts the readings in a row in which it had work and made no step, `absent` those
+    that did not show it.
     """
 
     sample: EngineSample
     moved_at: float
     work_since: float | None = None
     unmoved: int = 0
+    absent: int = 0
+    waited_at: float = float("-inf")  # requests were last seen to wait
     writes: bool = False  # the last reading saw new tokens of it
-    asked_at: float = float("-inf")  # by a canary of its own
     window: Speculation = NOTHING
     windows: tuple[Speculation, ...] = ()
     low: Alarm = Alarm()
@@ -269,6 +334,7 @@ class Memory:
     notes: tuple[Note, ...] = (Note("start.waiting"),)
     timeline: tuple[Transition, ...] = ()
     jitter_seed: int = 0
+    woke_at: float = float("-inf")  # our own last pause ended: no clock runs from before
 
     epoch: int = 0  # counts the engines met; a generation of an earlier one is ignored
     model: str | None = None
@@ -282,22 +348,21 @@ class Memory:
     unclear_note: Note | None = None
     scrape: Alarm = Alarm()
     scrape_note: Note | None = None  # why the last scrape told nothing
-    generation: Alarm = Alarm()
     blind: Alarm = Alarm()  # generations that told nothing
     gone_since: float | None = None
     said_dead: bool = False  # /health 503 in the present run of bad verdicts
     identity_doubt: bool = False  # it was gone; it may be another process now
-    unanswered_since: float | None = None
-    unanswered_by: str | None = None  # the engine that was asked, where one was chosen
     outstanding: Outstanding | None = None
-    silent: int = 0  # readings in a row with a generation outstanding and no step anywhere
     over_stall: int = 0
     stale: int = 0
 
     gate: Gate = Gate()
+    renewals: int = 0  # new engines since one was READY
     generations: int = 0
-    argmax_chance: float = 1.0  # that sampling gave nothing but top tokens since it last did not
-    scored_at: Mapping[str | None, float] = field(default_factory=dict)  # by the engine asked
+    records: Mapping[str, Record] = field(default_factory=dict)  # by engine, or ANY
+    texts: tuple[tuple[int, ...] | tuple[str, ...], ...] = ()  # of the last canaries, as tokens
+    counted_at: float | None = None  # /metrics last showed new tokens
+    uncounted_since: float | None = None  # an answer came whose tokens it does not show
     last_generation: Generation | None = None
     good_generation_at: float | None = None
     progress_at: float | None = None
@@ -319,34 +384,45 @@ class Memory:
         # An engine is known to be stuck up to its last sample, no further.
         seen = at if self.sampled_at is None else min(at, self.sampled_at)
         worst_engine = max((e.stuck_for(seen) for e in self.engines.values()), default=0.0)
-        return max(worst_engine, self._unanswered_for(at))
+        unanswered = max((self._unanswered_for(key, at) for key in self.records), default=0.0)
+        return max(worst_engine, unanswered)
 
-    def _unanswered_for(self, at: float) -> float:
-        if not self.silent or not self.asked:
+    def _unanswered_for(self, key: str, at: float) -> float:
+        asked, step = self.asked_since(key), self.step_of(key)
+        if asked is None or not self.records[key].silent:
             return 0.0
-        running = self.outstanding.started_at if self.outstanding and self.asks_this_engine else at
-        asked = running if self.unanswered_since is None else min(running, self.unanswered_since)
-        step = self.awaited_step_at
         return at - (asked if step is None else max(asked, step))
 
-    @property
-    def awaited_step_at(self) -> float | None:
-        """The last step of the engine that was asked; without a choice, of any."""
-        chosen = self.unanswered_by
-        if chosen is None and self.outstanding is not None:
-            chosen = self.outstanding.engine
-        engine = self.engines.get(chosen) if chosen is not None else None
-        return self.progress_at if engine is None else engine.moved_at
+    def asked_since(self, key: str) -> float | None:
+        """Since when an answer has been due to us, None if none is."""
+        since = self.record(key).unanswered_since
+        running = self.outstanding
+        if running is None or running.epoch != self.epoch or (running.engine or ANY) != key:
+            return since
+        began = max(running.started_at, self.woke_at)
+        return began if since is None else min(began, since)
+
+    def step_of(self, key: str) -> float | None:
+        """The last step of an engine; without a choice, of any."""
+        return self.engines[key].moved_at if key in self.engines else self.progress_at
+
+    def record(self, key: str) -> Record:
+        """What that engine answered so far."""
+        return self.records.get(key) or Record()
 
     @property
-    def asks_this_engine(self) -> bool:
-        """A generation runs, and the engine it was asked of is still there."""
-        return self.outstanding is not None and self.outstanding.epoch == self.epoch
+    def ranks(self) -> Mapping[str, int]:
+        """Each engine's place among the server's, which is what the header X-data-parallel-rank
+        takes; empty where there is no choice."""
+        numbers = sorted((n for n in self.engines if n.isascii() and n.isdigit()), key=int)
+        if len(numbers) < 2 or len(numbers) < len(self.engines):
+            return {}
+        return {name: rank for rank, name in enumerate(numbers)}
 
     @property
-    def asked(self) -> bool:
-        """A generation waits for its answer, or the last one has not been answered."""
-        return self.unanswered_since is not None or self.asks_this_engine
+    def keys(self) -> tuple[str, ...]:
+        """The records of those that can be asked: engines by name, or ANY."""
+        return tuple(n for n in self.ranks if not self.engines[n].absent) or (ANY,)
 
     @property
     def busy(self) -> bool:

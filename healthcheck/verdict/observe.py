@@ -8,12 +8,15 @@ from deploy.recipe import Health
 from healthcheck import acceptance
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition
-from healthcheck.judge import CHANCE, Outcome, Step
+from healthcheck.judge import ARGMAX_CHANCE, CHANCE, Finding, Outcome, Step, chance_of
 from healthcheck.reasons import Note
 from healthcheck.verdict.gate import gate_after
 from healthcheck.verdict.memory import (
+    ANY,
+    GATE,
     NOTHING,
     SCORED,
+    TEXTS_KEPT,
     Alarm,
     EngineMemory,
     Gate,
@@ -21,15 +24,20 @@ from healthcheck.verdict.memory import (
     Memory,
     Policy,
     Reading,
+    Record,
     State,
 )
 
 # Of several canaries together; there are thousands a day, so far under that of one probe.
 CANARIES_ARGMAX_CHANCE = 1e-8
+# vLLM counts a step just after it hands out the step's tokens: two scrapes later it is there.
+COUNTED_WITHIN_S = 10.0
 
 
 def observe(memory: Memory, reading: Reading, policy: Policy) -> tuple[Memory, bool]:
     """The memory with the reading's facts in it, and whether another engine is behind the port."""
+    if reading.at - memory.at > longest_turn_s(policy.health):
+        memory = _wake(memory, reading.at)
     seen = replace(memory, at=reading.at, outstanding=reading.outstanding)
     seen = _observe_transport(seen, reading, policy.health)
     new_engine = False
@@ -45,9 +53,15 @@ def observe(memory: Memory, reading: Reading, policy: Policy) -> tuple[Memory, b
         )
         if seen.identity_doubt and seen.scrape.raised and seen.transport.good:
             seen, new_engine = forget_engine(seen), True
+    seen = _answered_by_steps(seen, reading.at)
     if reading.generation is not None and reading.generation.epoch == seen.epoch:
         seen = _observe_generation(seen, reading.generation, policy.health)
     return _observe_silence(seen, memory, reading, policy.health), new_engine
+
+
+def longest_turn_s(health: Health) -> float:
+    """The longest time between two readings of a service that runs: three questions and some."""
+    return health.scrape_interval_s + 4 * health.probe_timeout_s
 
 
 def _hysteresis(health: Health) -> tuple[int, int]:
@@ -69,7 +83,7 @@ def _observe_transport(memory: Memory, reading: Reading, health: Health) -> Memo
     gone_since = memory.gone_since
     if outcome is Outcome.GOOD:
         gone_since = None
-    elif gone and gone_since is None:
+    elif outcome is Outcome.BAD and gone_since is None:
         gone_since = reading.at
     said_dead = outcome is not Outcome.GOOD and (
         memory.said_dead or (isinstance(reading.health, Answer) and reading.health.status == 503)
@@ -117,16 +131,13 @@ def forget_engine(memory: Memory) -> Memory:
         engines={},
         process_start=None,
         identity_doubt=False,
-        generation=Alarm(),
         blind=Alarm(),
-        unanswered_since=None,
-        unanswered_by=None,
-        silent=0,
         over_stall=0,
         stale=0,
         gate=Gate(round=memory.gate.round + 1),
-        argmax_chance=1.0,
-        scored_at={},
+        records={},
+        counted_at=None,
+        uncounted_since=None,
         good_generation_at=None,
         progress_at=None,
         recovery_good=0,
@@ -142,31 +153,45 @@ def _observe_engines(
     own = reading.outstanding or reading.generation or earlier.outstanding
     judged_by_own = memory.state is State.NOT_READY and health.acceptance_effect == "not-ready"
     counts = judged_by_own or not own
-    engines = {
+    shown = {
         e.engine: _observe_engine(memory.engines.get(e.engine), e, reading.at, counts, health)
         for e in seen.engines
     }
-    stepped = any(
-        name in memory.engines and e.moved_at == reading.at for name, e in engines.items()
-    )
+    stepped = any(name in memory.engines and e.moved_at == reading.at for name, e in shown.items())
+    counted = any(e.writes for e in shown.values())
+    missing = {
+        name: replace(e, absent=e.absent + 1, work_since=None, unmoved=0, writes=False)
+        for name, e in memory.engines.items()
+        if name not in shown
+    }
+    left = {name for name, e in missing.items() if e.absent >= health.bad_verdicts}
     seen_now = replace(
         memory,
-        engines=engines,
+        engines={**missing, **shown},
+        records={key: r for key, r in memory.records.items() if key not in left},
         process_start=seen.process_start,
         identity_doubt=False,
         sampled_at=reading.at,
         scrape=memory.scrape.after(Outcome.GOOD, *_hysteresis(health)),
         progress_at=reading.at if stepped else memory.progress_at,
+        counted_at=reading.at if counted else memory.counted_at,
+        uncounted_since=None if counted else memory.uncounted_since,
     )
-    answered = stepped and seen_now.awaited_step_at == reading.at
-    return replace(seen_now, unanswered_since=None, unanswered_by=None) if answered else seen_now
+    # Who is first seen now has the same time as all others until its text must have been read.
+    fresh = {k: Record(read_at=reading.at) for k in seen_now.keys if k not in seen_now.records}
+    return replace(seen_now, records={**seen_now.records, **fresh})
 
 
 def _observe_engine(
     known: EngineMemory | None, sample: EngineSample, at: float, counts: bool, health: Health
 ) -> EngineMemory:
     if known is None:
-        return EngineMemory(sample, at, at if sample.has_work else None)
+        return EngineMemory(
+            sample,
+            at,
+            at if sample.has_work else None,
+            waited_at=at if sample.waiting else float("-inf"),
+        )
     moved = sample.trace != known.sample.trace
     if not sample.has_work:
         work_since = None
@@ -178,6 +203,8 @@ def _observe_engine(
         moved_at=at if moved else known.moved_at,
         work_since=work_since,
         unmoved=0 if moved or work_since is None else known.unmoved + 1,
+        absent=0,
+        waited_at=at if sample.waiting else known.waited_at,
         writes=sample.generation_tokens > known.sample.generation_tokens,
     )
     engine = _observe_drafting(engine, known.sample, health)
@@ -223,16 +250,36 @@ def _observe_acceptance(
     )
 
 
-def _observe_sampling(memory: Memory, generation: Generation) -> tuple[float, Generation]:
+def _wake(memory: Memory, at: float) -> Memory:
+    """After a pause of our own: nothing was looked at, so no clock ran."""
+    engines = {
+        name: replace(e, work_since=None if e.work_since is None else at, unmoved=0)
+        for name, e in memory.engines.items()
+    }
+    records = {
+        key: replace(r, unanswered_since=None, silent=0) for key, r in memory.records.items()
+    }
+    return replace(
+        memory,
+        woke_at=at,
+        engines=engines,
+        records=records,
+        gone_since=None if memory.gone_since is None else at,
+        over_stall=0,
+        stale=0,
+    )
+
+
+def _observe_sampling(before: float, generation: Generation) -> tuple[float, Generation]:
     """The chance that sampling gave only top tokens so far, and the generation, whose sampling is
     bad when that has become incredible."""
     sampling = next((f for f in generation.findings if f.check == "sampling"), None)
     chance = sampling.evidence.get(CHANCE) if sampling is not None else None
     if sampling is None or not isinstance(chance, float):
-        return memory.argmax_chance, generation
+        return before, generation
     if sampling.outcome is Outcome.GOOD:
         return 1.0, generation
-    together = memory.argmax_chance * chance
+    together = before * chance
     if together >= CANARIES_ARGMAX_CHANCE:
         return together, generation
     bad = replace(
@@ -242,36 +289,57 @@ def _observe_sampling(memory: Memory, generation: Generation) -> tuple[float, Ge
     return together, replace(generation, findings=(*rest, bad))
 
 
+def _observe_text(memory: Memory, generation: Generation) -> tuple[Memory, Generation]:
+    """A canary's good text is kept; one that was there before is no answer to it, but for a text
+    that comes again by itself."""
+    made = generation.completion
+    if made is None or generation.step in GATE or generation.outcome is Outcome.BAD:
+        return memory, generation
+    chance = chance_of(made)
+    if made.tokens in memory.texts and (chance is None or chance < ARGMAX_CHANCE):
+        again = Finding("own text", Outcome.BAD, "text.replayed", {"chance": chance})
+        generation = replace(generation, findings=(*generation.findings, again))
+    return replace(memory, texts=(*memory.texts, made.tokens)[-TEXTS_KEPT:]), generation
+
+
 def _observe_generation(memory: Memory, generation: Generation, health: Health) -> Memory:
-    argmax_chance, generation = _observe_sampling(memory, generation)
+    if not generation.answered and generation.started_at < memory.woke_at:
+        # Its time ran out while we did not run.
+        return replace(memory, generations=memory.generations + 1)
+    memory, generation = _observe_text(memory, generation)
+    key = generation.engine or ANY
+    record = memory.record(key)
+    argmax_chance, generation = _observe_sampling(record.argmax_chance, generation)
     outcome = generation.outcome
+    record = replace(record, asked_at=memory.at, argmax_chance=argmax_chance)
+    if generation.ours:
+        pass
+    elif generation.answered:
+        record = replace(record, unanswered=0, unanswered_since=None)
+    else:
+        record = _unanswered(memory, key, record, generation)
+    if generation.wrote:
+        scored = generation.step in SCORED
+        record = replace(
+            record,
+            read_at=generation.ended_at,
+            scored_at=generation.ended_at if scored else record.scored_at,
+        )
+    if memory.state is not State.SMOKE:
+        bad = tuple(f for f in generation.findings if f.outcome is Outcome.BAD)
+        record = record.after(outcome, bad, health)
+    keys = memory.ranks if generation.step is Step.EVERY_ENGINE else (key,)
     seen = replace(
         memory,
-        argmax_chance=argmax_chance,
+        records={**memory.records, **dict.fromkeys(keys, record)},
         generations=memory.generations + 1,
         last_generation=generation,
-        generation=memory.generation.after(outcome, health.bad_verdicts, 1),
         blind=memory.blind.after(
             Outcome.BAD if outcome is Outcome.UNKNOWN else Outcome.GOOD, health.bad_verdicts, 1
         ),
     )
-    if generation.ours:
-        return seen
-    if not generation.answered:
-        since = memory.unanswered_since
-        seen = replace(
-            seen,
-            unanswered_since=generation.started_at if since is None else since,
-            unanswered_by=generation.engine,
-        )
-    elif memory.unanswered_by in (None, generation.engine):
-        seen = replace(seen, unanswered_since=None, unanswered_by=None)
-    if generation.engine is not None and generation.engine in seen.engines:
-        asked = replace(seen.engines[generation.engine], asked_at=memory.at)
-        seen = replace(seen, engines={**seen.engines, generation.engine: asked})
-    if generation.step in SCORED and generation.completion is not None:
-        scored_at = {**seen.scored_at, generation.engine: generation.ended_at}
-        seen = replace(seen, scored_at=scored_at)
+    if generation.wrote:
+        seen = _observe_answer(seen, key, generation)
     if outcome is Outcome.GOOD and generation.step is not Step.WARM_UP:
         seen = replace(seen, good_generation_at=generation.ended_at)
     if memory.state is State.SMOKE:
@@ -279,15 +347,61 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
     return seen
 
 
+def _unanswered(memory: Memory, key: str, record: Record, generation: Generation) -> Record:
+    """No answer came. Where work waits, or may, the question did so too, which tells nothing."""
+    engines = [memory.engines[key]] if key in memory.engines else memory.engines.values()
+    hidden = memory.sampled_at is None or memory.sampled_at < generation.started_at
+    waited = any(e.waited_at >= generation.started_at for e in engines)
+    since = record.unanswered_since
+    if since is None and memory.step_of(key) != memory.at:
+        since = generation.started_at
+    return replace(
+        record,
+        unanswered=record.unanswered + (not waited and not (hidden and memory.busy)),
+        unanswered_since=since,
+    )
+
+
+def _observe_answer(memory: Memory, key: str, generation: Generation) -> Memory:
+    """Who writes an answer makes steps, whatever /metrics shows of them; that it shows none is
+    noted."""
+    if key == ANY and len(memory.engines) == 1:
+        (key,) = memory.engines
+    engine = memory.engines.get(key)
+    if engine is not None:
+        wrote = replace(engine, moved_at=memory.at, unmoved=0)
+        memory = replace(memory, engines={**memory.engines, key: wrote})
+    visible = memory.sampled_at == memory.at
+    counted = memory.counted_at is not None and memory.counted_at > generation.started_at
+    if visible and not counted and memory.uncounted_since is None:
+        memory = replace(memory, uncounted_since=memory.at)
+    return memory
+
+
+def _answered_by_steps(memory: Memory, at: float) -> Memory:
+    """An engine that steps again has not stopped: no question to it is open any more."""
+    records = {
+        key: replace(r, unanswered_since=None) if memory.step_of(key) == at else r
+        for key, r in memory.records.items()
+    }
+    return replace(memory, records=records)
+
+
 def _observe_silence(memory: Memory, earlier: Memory, reading: Reading, health: Health) -> Memory:
     """Counts the readings in which work waited and nothing moved."""
-    moved = memory.awaited_step_at == reading.at
-    seen = replace(memory, silent=earlier.silent + 1 if memory.asked and not moved else 0)
+    running = memory.outstanding
+    asked = (ANY,) if running is None else (running.engine or ANY,)
+    records = {key: memory.record(key) for key in (*memory.records, *asked)}
+    for key, record in records.items():
+        still = memory.asked_since(key) is not None and memory.step_of(key) != reading.at
+        records[key] = replace(record, silent=record.silent + 1 if still else 0)
+    seen = replace(memory, records=records)
     # A server that answers /health but hides its scheduler may be busy: restarting it is a guess.
     hidden = reading.hides_scheduler
     stalled = seen.stuck_for(reading.at) >= health.stall_budget_s and not hidden
-    age = seen.evidence_age_s(reading.at)
-    stale = age is not None and age >= health.evidence_max_age_s
+    proven = seen.proven_at
+    age = 0.0 if proven is None else reading.at - max(proven, seen.woke_at)
+    stale = age >= health.evidence_max_age_s
     return replace(
         seen,
         over_stall=earlier.over_stall + 1 if stalled else 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from healthcheck.answers import Answer, Failure, FailureKind
@@ -414,7 +414,16 @@ class Server:
             return Failure(FailureKind.TIMEOUT, "simulated", PROBE_TIMEOUT_S)
         if self._blind.at(self.now):
             return Failure(FailureKind.MALFORMED, "/metrics answered 500")
-        return Exposition(self._start, tuple(e.sample(n) for n, e in self.engines.items()))
+        return Exposition(self._start, tuple(self._shown(n) for n in self.engines))
+
+    def _shown(self, name: str) -> EngineSample:
+        """An engine's sample. Behind a lone prefill, which takes every step for itself, our own
+        generation waits, and is counted so."""
+        ours, sample = self._ours, self.engines[name].sample(name)
+        behind = ours is not None and ours.done_at is None and ours.engine == name
+        if behind and self.kind is Kind.PREFILL and name == self._prefilling:
+            return replace(sample, waiting=sample.waiting + 1)
+        return sample
 
     def listing(self) -> Listing:
         """GET /v1/models."""

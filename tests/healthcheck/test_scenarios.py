@@ -6,6 +6,7 @@ Each row of SCENARIOS is one story: what the server does, and the states the ver
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -344,6 +345,150 @@ def constant(choice: dict[str, Any]) -> None:
     block["token_logprobs"] = [-7.6246] * len(block["token_logprobs"])
 
 
+def likeliest(choice: dict[str, Any]) -> None:
+    block = choice["logprobs"]
+    block["token_logprobs"] = [max(row.values()) for row in block["top_logprobs"]]
+
+
+def now_and_then(every: int) -> Play:
+    """Garbage comes and goes: every so many-th answer is one, by chance."""
+
+    def play(s: Simulation) -> None:
+        draw = random.Random(5)
+        s.server.spoil["0"] = lambda choice: (
+            one_token(choice) if not draw.randrange(every) else None
+        )
+        s.run(1200)
+
+    return play
+
+
+def once(s: Simulation) -> None:
+    """One bad answer, and good ones from then on."""
+
+    def spoil(choice: dict[str, Any]) -> None:
+        one_token(choice)
+        s.server.spoil.clear()
+
+    s.server.spoil["0"] = spoil
+    s.run(600)
+
+
+def garbage_when_saturated(s: Simulation) -> None:
+    s.server.spoil["0"] = one_token
+    s.server.engines["0"].waiting = 5
+    busy(s, 2000)
+
+
+def replayed(s: Simulation) -> None:
+    cached = json.dumps(completion("something else", 1, 8)).encode()
+    s.server.on_completion = lambda _: (200, cached)
+    s.run(250)
+
+
+def made_and_not_answered(s: Simulation) -> None:
+    """Every canary's tokens are counted, and no answer arrives."""
+    s.server.hung = True
+    counted: list[object] = []
+
+    def count(_: float) -> None:
+        running = s.runner.running
+        if running is not None and running not in counted:
+            counted.append(running)
+            s.server.complete(s.runner.generator.payload(running[0], running[1]))
+
+    s.run(600, each=count)
+
+
+def others_metrics(s: Simulation) -> None:
+    s.server.hung = True
+    with scripted_server(process_start=s.server.process_start) as other:
+        other.engines["0"] = replace(s.server.engines["0"])
+
+        def step(_: float) -> None:
+            other.serve_traffic()
+            s.server.metrics = (200, other.exposition().encode())
+
+        s.run(1200, each=step)
+
+
+def frozen_metrics(running: int) -> Play:
+    def play(s: Simulation) -> None:
+        s.server.engines["0"].running = running
+        s.server.metrics = (200, s.server.exposition().encode())
+        s.run(2400)
+
+    return play
+
+
+def saturated_api(s: Simulation) -> None:
+    """What waits for the API process is late; generations are answered all the same."""
+    s.server.engines["0"].waiting = 50
+    busy(s, 60)
+    s.server.stall_s, s.server.takes_s = 0.15, 100.0
+    s.run(140)
+
+
+def suspended_asking(s: Simulation) -> None:
+    s.server.hung = True
+    while s.runner.running is None:
+        s.run(5)
+    s.now += 900
+    s.run(0.1)  # its time is over
+    s.server.hung, s.server.takes_s = False, 4.0
+    s.run(120)
+
+
+def restarted_beside_saturation(s: Simulation) -> None:
+    s.server.engines["0"].waiting = 50
+    s.server.takes_s = 200.0
+    busy(s, 2200)
+
+
+def a_moment_of_503(s: Simulation) -> None:
+    s.server.health = (503, b"")
+    s.run(3)
+    s.server.health = (200, b"")
+    s.run(60)
+
+
+def eight() -> dict[str, Engine]:
+    return {str(n): Engine() for n in range(8)}
+
+
+def spoiled(
+    engine: str, change: Callable[[dict[str, Any]], None], busy: bool = False, seconds: float = 900
+) -> Play:
+    """One engine of several turns bad, idle or under traffic without end."""
+
+    def play(s: Simulation) -> None:
+        each = (lambda _: s.server.serve_traffic()) if busy else None
+        s.run(60, each=each)
+        s.server.spoil[engine] = change
+        s.run(seconds, each=each, until=[NOT_READY])
+
+    return play
+
+
+def one_engine_vanishes(s: Simulation) -> None:
+    del s.server.engines["5"]
+    s.run(300)
+
+
+def two_servers(s: Simulation) -> None:
+    """At every look the other one answers: both well, and neither the one that was asked."""
+    own = s.server.process_start
+    del s.server.completions[:]
+
+    def switch(passed: float) -> None:
+        s.server.process_start = own + 1000 * (round(passed) % 2)
+
+    s.run(1800, each=switch)
+    assert len(s.server.completions) < 60
+
+
+OUT_BY_TEXT = (READY, DEGRADED, NOT_READY)
+NO_ANSWER = ("generation.unanswered", "progress.none", "evidence.stale")
 # Real seconds that a turn waits for a server that does not answer.
 IMPATIENT = {"probe_timeout_s": 0.1}
 
@@ -387,16 +532,23 @@ SCENARIOS = [
         peer="vLLM /health 200 for ever",
     ),
     Scenario("/metrics fails", (READY, DEGRADED), metrics_failing, ("metrics.unavailable",)),
-    Scenario("an answer of 100 MB", (READY, DEGRADED, NOT_READY), huge, ("generation.failed",)),
+    Scenario("an answer of 100 MB", (READY, NOT_READY), huge, ("generation.failed",)),
     Scenario(
         "an answer byte by byte",
-        (READY, DEGRADED),
+        (READY, NOT_READY),
         slow_loris,
-        ("generation.timeout",),
+        ("generation.unanswered",),
         health={"canary_timeout_s": 0.3, "generation_timeout_s": 20.0},
         peer="read time-outs that restart with every byte",
     ),
-    Scenario("engine killed", (READY, DEAD), killed, ("server.engine_dead",)),
+    Scenario("engine killed", (READY, NOT_READY, DEAD), killed, ("server.engine_dead",)),
+    Scenario(
+        "/health 503 for 3 s",
+        (READY, NOT_READY, READY),
+        a_moment_of_503,
+        (),
+        peer="a liveness probe on /health: restart",
+    ),
     Scenario(
         "exit 0 and restart",
         (READY, NOT_READY, DEAD, SMOKE, READY),
@@ -458,13 +610,136 @@ SCENARIOS = [
         from_ready=False,
         peer="every one: vLLM /health 200, greedy one-token probes 200",
     ),
+    Scenario("NaN later on", OUT_BY_TEXT, set_reply(*error(400, NAN_BODY)), ("numerics.nan",)),
+    Scenario("empty text", OUT_BY_TEXT, set_body(blank), ("text.empty",)),
+    Scenario("one repeated token", OUT_BY_TEXT, set_body(one_token), ("text.one_token",)),
+    Scenario("loop of tokens", OUT_BY_TEXT, set_body(loop_of_three), ("text.loop",)),
+    Scenario("constant logprobs", OUT_BY_TEXT, set_body(constant), ("numerics.constant",)),
     Scenario(
-        "NaN later on", (READY, NOT_READY), set_reply(*error(400, NAN_BODY)), ("numerics.nan",)
+        "every third answer is garbage",
+        OUT_BY_TEXT,
+        now_and_then(3),
+        ("text.one_token",),
+        peer="three in a row: never",
     ),
-    Scenario("empty text", (READY, NOT_READY), set_body(blank), ("text.empty",)),
-    Scenario("one repeated token", (READY, NOT_READY), set_body(one_token), ("text.one_token",)),
-    Scenario("loop of tokens", (READY, NOT_READY), set_body(loop_of_three), ("text.loop",)),
-    Scenario("constant logprobs", (READY, NOT_READY), set_body(constant), ("numerics.constant",)),
+    Scenario(
+        "every second answer is garbage",
+        OUT_BY_TEXT,
+        now_and_then(2),
+        ("text.one_token",),
+        peer="three in a row: never",
+    ),
+    Scenario(
+        "one bad answer by chance",
+        (READY, DEGRADED, READY),
+        once,
+        (),
+    ),
+    Scenario(
+        "garbage from a server that is saturated for a day",
+        OUT_BY_TEXT,
+        garbage_when_saturated,
+        ("text.one_token",),
+        peer="canaries of idle servers only: never",
+    ),
+    Scenario(
+        "a proxy answers with one cached completion",
+        OUT_BY_TEXT,
+        replayed,
+        ("text.replayed",),
+        peer="every one: 200 is 200",
+    ),
+    Scenario(
+        "answers never come, though their tokens are made",
+        (READY, NOT_READY),
+        made_and_not_answered,
+        ("generation.unanswered",),
+        peer="counter progress: its own probes move the counters",
+    ),
+    Scenario(
+        "answers never come, and /metrics is of another process",
+        (READY, NOT_READY),
+        others_metrics,
+        ("generation.unanswered",),
+        peer="counter progress: another process works",
+    ),
+    Scenario(
+        "/metrics is frozen at work, generations are answered",
+        (READY, DEGRADED),
+        frozen_metrics(running=1),
+        ("metrics.uncounted",),
+        peer="counter progress: restart",
+    ),
+    Scenario(
+        "/metrics is frozen at idleness, generations are answered",
+        (READY, DEGRADED),
+        frozen_metrics(running=0),
+        ("metrics.uncounted",),
+    ),
+    Scenario(
+        "/health and /metrics too late under saturation, answers after 100 s",
+        (READY, DEGRADED),
+        saturated_api,
+        ("server.slow", "metrics.unavailable"),
+        health=IMPATIENT,
+        peer="a liveness probe on /health: restart",
+    ),
+    Scenario(
+        "service suspended with a canary out, answers after 4 s", (READY,), suspended_asking, ()
+    ),
+    Scenario(
+        "service restarted beside a saturated server, answers after 200 s",
+        (LOADING, SMOKE, READY),
+        restarted_beside_saturation,
+        (),
+        from_ready=False,
+    ),
+    Scenario(
+        "one of eight engines writes garbage from the start",
+        (LOADING, SMOKE),
+        wait(120),
+        ("text.one_token", "gate.failed"),
+        {"engines": eight(), "spoil": {"6": one_token}},
+        from_ready=False,
+        peer="every one: another engine answers",
+    ),
+    Scenario(
+        "one of eight idle engines turns to garbage",
+        OUT_BY_TEXT,
+        spoiled("3", one_token),
+        ("text.one_token",),
+        {"engines": eight()},
+        peer="every one: another engine answers",
+    ),
+    Scenario(
+        "one of eight busy engines turns to garbage",
+        OUT_BY_TEXT,
+        spoiled("3", one_token, busy=True),
+        ("text.one_token",),
+        {"engines": eight()},
+        peer="every one: another engine answers",
+    ),
+    Scenario(
+        "one of eight busy engines turns greedy",
+        OUT_BY_TEXT,
+        spoiled("3", likeliest, busy=True, seconds=4 * 3600),
+        ("sampling.greedy",),
+        {"engines": eight()},
+        peer="every one: none samples",
+    ),
+    Scenario(
+        "one of eight engines is shown no more",
+        (READY, DEGRADED),
+        one_engine_vanishes,
+        ("engine.vanished",),
+        {"engines": eight()},
+    ),
+    Scenario(
+        "two servers behind one address",
+        (READY, SMOKE),
+        two_servers,
+        server={},
+    ),
     Scenario(
         "greedy instead of sampled",
         (LOADING, SMOKE),
@@ -579,14 +854,14 @@ SCENARIOS = [
     Scenario("requests of one token draft nothing", (READY,), one_token_requests, ()),
     Scenario(
         "sampler turns greedy while serving",
-        (READY, NOT_READY),
+        OUT_BY_TEXT,
         turns_greedy,
         ("sampling.greedy",),
         peer="every one: none samples",
     ),
     Scenario(
         "NaN under traffic without end",
-        (READY, NOT_READY),
+        OUT_BY_TEXT,
         nan_under_traffic,
         ("numerics.nan",),
         peer="probes that go by progress: tokens flow",
@@ -633,7 +908,7 @@ SCENARIOS = [
     ),
     Scenario(
         "truncated JSON",
-        (READY, DEGRADED, NOT_READY),
+        (READY, NOT_READY),
         truncated,
         ("answer.malformed",),
     ),
@@ -674,6 +949,22 @@ def test_what_fails_at_once_is_found_as_soon_as_what_hangs() -> None:
     assert hang < 150
     assert found_after(HUGE) <= hang
     assert found_after(HALF) <= hang
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_garbage_that_comes_and_goes_keeps_a_server_out(every: int) -> None:
+    """Four hours of it: ready for less than a tenth of them, with few changes of state."""
+    with scripted_server() as server:
+        simulation = Simulation(server)
+        simulation.to_ready()
+        draw = random.Random(every)
+        server.spoil["0"] = lambda choice: one_token(choice) if not draw.randrange(every) else None
+        simulation.run(4 * 3600)
+        served = {READY, DEGRADED}
+        looks = zip(simulation.seen, simulation.seen[1:], strict=False)
+        up = sum(later - at for (at, state), (later, _) in looks if state in served)
+        assert up < 1440
+        assert len(simulation.states()) <= 12
 
 
 def test_an_idle_server_is_asked_little() -> None:

@@ -13,6 +13,7 @@ from healthcheck.judge import CHANCE, Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
+    ANY,
     GATE,
     SURFACES,
     Alarm,
@@ -21,6 +22,7 @@ from healthcheck.verdict import (
     Memory,
     Outstanding,
     Policy,
+    Record,
     State,
     Surfaces,
     Want,
@@ -127,12 +129,13 @@ def test_the_second_seed_uses_the_prompt_of_the_first() -> None:
     machine.to_smoke()
     machine.see(metrics=metrics(), generation=machine.generation(step=Step.WARM_UP))
     first = machine.wanted()
-    machine.see(metrics=metrics(), generation=machine.generation(step=Step.PROBE))
+    same = (1, 2, 3)
+    machine.see(metrics=metrics(), generation=machine.generation(step=Step.PROBE, tokens=same))
     second = machine.wanted()
     assert first is not None and second is not None
     assert (first.step, second.step) == (Step.PROBE, Step.SECOND_SEED)
     assert first.nonce == second.nonce and first.seed != second.seed
-    machine.see(generation=machine.generation(step=Step.SECOND_SEED))  # the same tokens again
+    machine.see(generation=machine.generation(step=Step.SECOND_SEED, tokens=same))
     machine.see(metrics=metrics(), after=60)
     third = machine.wanted()
     assert third is not None and third.step is Step.PROBE and third.nonce != first.nonce
@@ -143,7 +146,8 @@ def test_equal_texts_of_two_seeds_fail_the_gate() -> None:
     machine = Machine()
     machine.to_smoke()
     for step in GATE:
-        machine.see(metrics=metrics(), generation=machine.generation(step=step))
+        made = machine.generation(step=step, tokens=(1, 2, 3))
+        machine.see(metrics=metrics(), generation=made)
     assert machine.memory.state is State.SMOKE
     assert machine.codes == ["sampling.seed_ignored", "gate.failed"]
 
@@ -187,11 +191,11 @@ def test_a_server_that_leaves_during_the_gate_loads_again() -> None:
 
 
 def test_an_engine_that_dies_in_its_gate_is_dead_when_confirmed() -> None:
-    """One 503 while the gate runs is no death; three are, as while serving."""
+    """503 while the gate runs is no death before dead_after_s, as while serving."""
     machine = Machine()
     machine.to_smoke()
-    states = [machine.see(DEAD, after=1) for _ in range(3)]
-    assert states == [State.SMOKE, State.SMOKE, State.DEAD]
+    states = [machine.see(DEAD, after=1) for _ in range(31)]
+    assert states == [State.SMOKE] * 30 + [State.DEAD]
     assert machine.codes == ["server.engine_dead"]
 
 
@@ -277,15 +281,25 @@ def test_refused_for_the_budget_is_dead() -> None:
     assert machine.codes == ["server.refused"]
 
 
-def test_health_503_is_dead_when_confirmed() -> None:
-    """503 means EngineDeadError: confirmed by what follows, it is DEAD without the 30 s."""
+@pytest.mark.parametrize("then", [DEAD, REFUSED])
+def test_health_503_is_dead_when_it_lasts(then: Answer | Failure) -> None:
+    """503 means EngineDeadError, or a proxy's bad moment: out of service at once, DEAD after 30 s,
+    whether the process stays or leaves."""
     machine = ready()
-    assert [machine.see(h, after=1) for h in (DEAD, REFUSED, REFUSED)] == [
-        State.READY,
-        State.READY,
-        State.DEAD,
-    ]
+    states = [machine.see(DEAD if n == 0 else then, after=1) for n in range(31)]
+    assert states == [State.READY] * 2 + [State.NOT_READY] * 28 + [State.DEAD]
     assert machine.codes == ["server.engine_dead"]
+
+
+def test_three_seconds_of_503_are_no_death() -> None:
+    """A proxy that says 503 while generations are answered: out for a moment, back without a gate."""
+    machine = ready()
+    for _ in range(4):
+        machine.see(DEAD, after=1)
+    assert machine.memory.state is State.NOT_READY
+    made = machine.generation(step=Step.RECOVERY)
+    machine.see(OK, metrics=metrics(), generation=made)
+    assert machine.see(OK, metrics=metrics(), after=1) is State.READY
 
 
 def test_dead_recovers_through_a_new_gate_only() -> None:
@@ -304,7 +318,7 @@ def test_what_comes_back_after_dead_is_asked_as_it_lists_itself() -> None:
     """Another model with another context may be served there now; the gate takes both from it."""
     machine = Machine(Policy(Health()))
     machine.to_ready()
-    for _ in range(3):
+    for _ in range(31):
         machine.see(DEAD, after=1)
     assert machine.memory.state is State.DEAD
     assert machine.see(OK, listing=Listing(("other",), 256), metrics=metrics()) is State.SMOKE
@@ -414,7 +428,7 @@ def test_a_counter_that_appears_is_no_reset() -> None:
 
 OF_THE_SERVICE = {
     "started_at", "state", "since", "at", "notes", "timeline", "jitter_seed",
-    "generations", "last_generation", "outstanding",
+    "generations", "last_generation", "outstanding", "texts", "woke_at", "renewals",
 }  # fmt: skip
 OF_THE_PORT = {
     "model", "max_model_len", "sampled_at", "transport", "unclear", "unclear_note", "scrape",
@@ -431,14 +445,12 @@ def test_of_another_engine_nothing_is_known() -> None:
         machine.memory,
         process_start=7.0,
         identity_doubt=True,
-        generation=raised,
         blind=raised,
-        unanswered_since=1.0,
-        unanswered_by="0",
-        silent=1,
         over_stall=2,
         stale=3,
-        argmax_chance=0.5,
+        records={"0": Record(unanswered=1)},
+        counted_at=2.0,
+        uncounted_since=3.0,
         progress_at=4.0,
         recovery_good=5,
         recovery_generation=True,
@@ -477,12 +489,13 @@ def test_metrics_that_come_late_are_no_new_engine() -> None:
 
 
 def test_three_bad_generations_leave_ready() -> None:
-    """One bad canary is asked again at once; the third in a row is NOT_READY, and asked later."""
+    """The first bad one is DEGRADED and asked again at once; the third is NOT_READY, asked later."""
     machine = ready()
-    for expected in (State.READY, State.READY, State.NOT_READY):
+    for expected in (State.DEGRADED, State.DEGRADED, State.NOT_READY):
         made = machine.generation(NAN)
         assert machine.see(OK, metrics=metrics(), generation=made) is expected
-        assert (machine.wanted() is not None) is (expected is State.READY)
+        assert machine.codes == ["numerics.nan"]
+        assert (machine.wanted() is not None) is (expected is State.DEGRADED)
     machine.see(OK, metrics=metrics())
     assert machine.wanted() is not None
     assert machine.codes == ["numerics.nan"]
@@ -500,13 +513,15 @@ def test_scrapes_between_bad_generations_do_not_hide_them() -> None:
 def test_recovery_needs_two_good_verdicts_one_of_them_a_generation() -> None:
     """Good scrapes alone never return to READY; a generation and one more verdict do."""
     machine = ready()
-    for _ in range(3):
-        machine.see(OK, metrics=metrics(), generation=machine.generation(NAN))
+    for _ in range(4):
+        machine.see(DEAD, after=1)
     for _ in range(20):
         assert machine.see(OK, metrics=metrics()) is State.NOT_READY
     made = machine.generation(step=Step.RECOVERY)
-    assert machine.see(OK, metrics=metrics(), generation=made) is State.NOT_READY
-    assert machine.see(OK, metrics=metrics()) is State.READY
+    assert machine.see(OK, metrics=metrics(), generation=made) is State.READY
+    again = stuck_then_moving()
+    made = again.generation(step=Step.RECOVERY)
+    assert again.see(OK, metrics=metrics(sample(tokens=10)), generation=made) is State.READY
 
 
 def stuck_then_moving(**health: object) -> Machine:
@@ -519,12 +534,13 @@ def stuck_then_moving(**health: object) -> Machine:
 
 
 def test_a_bad_text_begins_the_recovery_again() -> None:
-    """Two good verdicts are two in a row, and the generation is one of them."""
+    """Two good verdicts are two in a row, and the generation is one of them; the bad text is
+    still a doubt."""
     machine = stuck_then_moving()
     moved = metrics(sample(tokens=9))
     assert machine.see(OK, metrics=moved, generation=machine.generation(NAN)) is State.NOT_READY
     assert machine.see(OK, metrics=moved, generation=machine.generation()) is State.NOT_READY
-    assert machine.see(OK, metrics=moved) is State.READY
+    assert machine.see(OK, metrics=moved) is State.DEGRADED
     again = stuck_then_moving(good_verdicts=3)
     again.see(OK, metrics=moved, generation=again.generation())
     again.see(OK, metrics=moved, generation=again.generation(NAN))
@@ -690,7 +706,7 @@ def test_an_idle_engine_beside_a_busy_one_gets_a_canary_of_its_own() -> None:
     machine = ready()
     want = idle_beside_busy(machine, 120)
     assert want is not None
-    assert (want.step, want.engine, want.rank) == (Step.CANARY, "1", 1)
+    assert (want.step, want.engine, want.rank) == (Step.IDLE, "1", 1)
 
 
 def test_an_idle_engine_that_answers_is_left_alone_for_a_while() -> None:
@@ -704,10 +720,16 @@ def test_an_idle_engine_that_answers_is_left_alone_for_a_while() -> None:
     assert idle_beside_busy(machine, 60, 8.0) is not None
 
 
+def without_engines(machine: Machine) -> Machine:
+    """A machine that has seen no engine yet."""
+    machine.memory = replace(machine.memory, engines={})
+    return machine
+
+
 @pytest.mark.parametrize("labels", [("a", "b"), ("0", "b")])
 def test_engines_without_numbers_are_not_chosen(labels: tuple[str, str]) -> None:
     """The header takes ranks; where labels are none, the choice is the server's."""
-    machine = ready()
+    machine = without_engines(ready())
     for second in range(0, 120, 5):
         busy, idle = sample(float(second), running=1, engine=labels[0]), sample(engine=labels[1])
         machine.see(OK, metrics=metrics(busy, idle))
@@ -716,7 +738,7 @@ def test_engines_without_numbers_are_not_chosen(labels: tuple[str, str]) -> None
 
 def test_ranks_count_from_the_first_engine_that_is_shown() -> None:
     """Of engines 4 and 5 of a host the second is rank 1 there (vLLM takes local ranks)."""
-    machine = ready()
+    machine = without_engines(ready())
     want = None
     for second in range(0, 120, 5):
         machine.see(
@@ -733,11 +755,11 @@ def test_the_other_engines_answer_does_not_clear_the_silent_one() -> None:
     silent = replace(machine.generation(SILENT, step=Step.CANARY, lasting=30), engine="1")
     machine.see(OK, metrics=two(1e6), generation=silent)
     machine.see(OK, metrics=two(1e6 + 1), generation=machine.generation(step=Step.CANARY))
-    assert machine.memory.unanswered_by == "1"
+    assert machine.memory.record("1").unanswered_since is not None
     retried = machine.wanted()
     assert retried is not None and retried.engine == "1"
     machine.see(OK, metrics=two(1e6 + 2, 8.0))
-    assert machine.memory.unanswered_since is None and machine.memory.unanswered_by is None
+    assert machine.memory.record("1").unanswered_since is None
 
 
 # --- when to look again ---------------------------------------------------------------------------
@@ -864,17 +886,17 @@ def test_canaries_of_top_tokens_only_are_greedy_together() -> None:
     """One canary of likely tokens tells nothing; several together beyond 1e-8 are bad, in the end
     NOT_READY; one token that is no top one clears them."""
     machine = ready()
-    for _ in range(3):
+    for _ in range(2):
         state = machine.see(
             OK, metrics=metrics(), generation=canary(machine, Outcome.UNKNOWN, 1e-3)
         )
         assert state is State.READY
     unlikely = canary(machine, Outcome.GOOD, 1e-3)
     machine.see(OK, metrics=metrics(), generation=unlikely)
-    assert machine.memory.argmax_chance == 1.0
+    assert machine.memory.record(ANY).argmax_chance == 1.0
     states = []
     for _ in range(5):
         made = canary(machine, Outcome.UNKNOWN, 1e-3)
         states.append(machine.see(OK, metrics=metrics(), generation=made))
-    assert states == [State.READY] * 4 + [State.NOT_READY]
+    assert states == [State.READY] * 2 + [State.DEGRADED] * 2 + [State.NOT_READY]
     assert machine.codes == ["sampling.greedy"]

@@ -202,7 +202,7 @@ def test_a_stalled_engine_whose_metrics_fail_stays_stalled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "code"), [([DEAD] * 3, "server.engine_dead"), ([REFUSED] * 31, "server.refused")]
+    ("seen", "code"), [([DEAD] * 31, "server.engine_dead"), ([REFUSED] * 31, "server.refused")]
 )
 def test_a_stalled_engine_can_die(seen: list[Answer | Failure], code: str) -> None:
     """The port of a stalled engine that goes is DEAD as any other's, and no sooner."""

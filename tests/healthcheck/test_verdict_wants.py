@@ -14,13 +14,14 @@ from healthcheck.exposition import Exposition, Speculation
 from healthcheck.judge import CHANCE, Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.verdict import (
+    ANY,
     CANARY_JITTER,
     RECHECK_S,
-    Alarm,
     Generation,
     Memory,
     Outstanding,
     Policy,
+    Record,
     State,
     Want,
     begin,
@@ -252,10 +253,13 @@ def test_only_a_rested_and_undoubted_engine_is_judged_in_full() -> None:
     machine.see(OK, metrics=metrics(sample(100)), after=1)
     machine.see(OK, metrics=metrics(sample(100)), after=100)
     assert due() is Step.IDLE
-    assert due(generation=Alarm(bad=1)) is Step.CANARY
-    assert due(unanswered_since=machine.now - 1) is Step.CANARY
     assert due(sampled_at=machine.now - 100) is Step.CANARY
-    assert due(scored_at={None: machine.now - 0.5}) is Step.CANARY
+    for record in (
+        Record(judged=(False,)),
+        Record(unanswered_since=machine.now - 1),
+        Record(scored_at=machine.now - 0.5),
+    ):
+        assert due(records={ANY: record}) is Step.CANARY
     while machine.wanted() is None or machine.memory.evidence_age_s(machine.now):
         busy = sample(machine.now, running=1)
         machine.see(OK, metrics=metrics(busy))
@@ -347,11 +351,9 @@ def test_a_recovery_from_another_cause_stays_short() -> None:
 
 def test_a_passed_recovery_is_not_asked_for_twice() -> None:
     """After the good generation one more look settles it, so nothing more is asked."""
-    machine = ready()
-    for _ in range(3):
-        machine.see(OK, metrics=metrics(), generation=machine.generation(NAN))
+    machine = down(ready(good_verdicts=3))
     made = machine.generation(step=Step.RECOVERY)
-    assert machine.see(OK, metrics=metrics(), generation=made) is State.NOT_READY
+    assert machine.see(OK, metrics=metrics(sample(9)), generation=made) is State.NOT_READY
     machine.now += 60
     assert machine.wanted() is None
 
@@ -405,7 +407,7 @@ def test_of_two_idle_engines_the_one_unasked_for_longest_is_asked() -> None:
     machine = ready()
     machine.see(OK, metrics=engines(e0=(0, 1), e1=(0, 0), e2=(0, 0)))
     asked: list[str | None] = []
-    for turn in range(1, 80):
+    for turn in range(1, 55):
         made = None
         want = machine.wanted()
         if want is not None:
@@ -420,6 +422,7 @@ def test_of_two_idle_engines_the_one_unasked_for_longest_is_asked() -> None:
 def test_ranks_count_by_number() -> None:
     """Engine 10 comes after engine 9, though not in the alphabet."""
     machine = ready()
+    machine.memory = replace(machine.memory, engines={})
     want = None
     for turn in range(30):
         machine.see(OK, metrics=engines(e10=(0, 0), e9=(turn, 1)))
@@ -433,7 +436,7 @@ def test_one_engine_alone_is_never_chosen() -> None:
     machine.see(OK, metrics=metrics())
     made = replace(machine.generation(SILENT), engine="0")
     machine.see(OK, metrics=metrics(), generation=made)
-    assert machine.memory.unanswered_by == "0"
+    assert machine.memory.record("0").unanswered_since is not None
     want = machine.wanted()
     assert want is not None and (want.engine, want.rank) == (None, None)
 
@@ -458,7 +461,7 @@ def test_an_answer_of_an_engine_that_left_is_taken() -> None:
     machine.see(OK, metrics=engines(e0=(0, 0), e1=(0, 0)))
     made = replace(machine.generation(), engine="1")
     assert machine.see(OK, metrics=engines(e0=(0, 0)), generation=made) is State.READY
-    assert set(machine.memory.engines) == {"0"}
+    assert machine.memory.record("1").read_at == made.ended_at
 
 
 def test_a_silent_engine_that_left_is_not_asked_for() -> None:
@@ -468,9 +471,11 @@ def test_a_silent_engine_that_left_is_not_asked_for() -> None:
     machine.see(OK, metrics=both)
     made = replace(machine.generation(SILENT), engine="1")
     machine.see(OK, metrics=both, generation=made)
-    machine.see(OK, metrics=engines(e0=(0, 0)))
+    for _ in range(HEALTH.bad_verdicts):
+        machine.see(OK, metrics=engines(e0=(0, 0)))
+    machine.now += 60
     want = machine.wanted()
-    assert want is not None and want.engine is None
+    assert want is not None and (want.engine, want.rank) == ("0", 0)
 
 
 def test_a_refused_canary_is_not_repeated_at_once() -> None:
@@ -729,7 +734,7 @@ def test_an_answer_ends_the_question() -> None:
     want = machine.wanted()
     assert want is None or want.engine == "0"  # whose own turn may have come
     assert machine.memory.stuck_for(machine.now) == 0
-    assert machine.memory.unanswered_since is None and machine.memory.unanswered_by is None
+    assert machine.memory.record("1").unanswered_since is None
 
 
 def test_the_clock_of_a_wedge_begins_with_the_first_silence() -> None:
@@ -738,7 +743,7 @@ def test_the_clock_of_a_wedge_begins_with_the_first_silence() -> None:
     began = machine.now
     for _ in range(4):
         machine.see(OK, metrics=metrics(), generation=machine.generation(SILENT, lasting=5.0))
-    assert machine.memory.unanswered_since == began
+    assert machine.memory.record(ANY).unanswered_since == began
     assert machine.memory.stuck_for(machine.now) == 20.0
 
 
@@ -802,4 +807,4 @@ def test_a_canary_whose_sampling_is_not_told_changes_no_chance() -> None:
     for _ in range(20):
         made = top_only(machine, {"top_logprobs": False})
         assert machine.see(OK, metrics=metrics(), generation=made) is State.READY
-    assert machine.memory.argmax_chance == 1.0
+    assert machine.memory.record(ANY).argmax_chance == 1.0

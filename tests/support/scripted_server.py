@@ -61,6 +61,9 @@ class ScriptedServer:
     stall_s: float = 0.0  # before any answer, in real seconds
     drip_s: float = 0.0  # between any two bytes of a completion, in real seconds
     hung_engines: set[str] = field(default_factory=set)
+    takes_s: float = 0.0  # until a completion is there; a simulation reads it
+    # What an engine makes of the choice that it would have answered, by engine.
+    spoil: dict[str, Callable[[dict[str, Any]], None]] = field(default_factory=dict)
     max_model_len: int = 16384
     tokenizes: bool = True
     reads_tokens: float = float("inf")  # of a longer prompt it finds nothing again
@@ -175,7 +178,7 @@ class ScriptedServer:
         prompted = tokens_of(payload["prompt"])
         if prompted + tokens > self.max_model_len:
             return error(400, f"This model's maximum context length is {self.max_model_len} tokens")
-        engine = list(self.engines.values())[rank]
+        name, engine = list(self.engines.items())[rank]
         engine.prompt_tokens += prompted
         engine.generation_tokens += tokens
         engine.first_tokens += 1
@@ -186,6 +189,8 @@ class ScriptedServer:
         if self.crossed and "at-once" in prompt:  # of the gate's several requests
             prompt, seed = "", 0
         body = completion(prompt, seed, tokens, self.greedy or payload["temperature"] == 0)
+        if name in self.spoil:
+            self.spoil[name](body["choices"][0])
         if not self._garbles_now():
             told = found_again(prompt, prompted <= self.reads_tokens)
             body["choices"][0]["text"] = told + body["choices"][0]["text"]

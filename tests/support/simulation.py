@@ -38,10 +38,11 @@ class SimulatedRunner:
         if self.running is None:
             return None, None
         want, model, began = self.running
-        if self.hangs(want) and now - began < want.timeout_s:
+        late = self.hangs(want) or self.server.takes_s > want.timeout_s
+        if now - began < (want.timeout_s if late else self.server.takes_s):
             return None, Outstanding(want.step, want.epoch, began, want.engine)
         self.running = None
-        if self.hangs(want):
+        if late:
             failure = Failure(FailureKind.TIMEOUT, "simulated")
             findings, _ = judge(failure, asked_tokens=want.tokens)
             silent = Generation(want.step, want.epoch, began, now, findings, engine=want.engine)

@@ -63,6 +63,8 @@ class Machine:
     now: float = 0.0
     memory: Memory = field(default_factory=lambda: begin(0.0, 3))
     readings: int = 0
+    made: int = 0  # generations
+    answered: int = 0  # of them
 
     def see(
         self,
@@ -78,9 +80,27 @@ class Machine:
         self.now += after
         self.readings += 1
         assert self.readings < MOST_READINGS, "what this test waits for does not come"
+        if generation is not None and generation.epoch == self.memory.epoch:
+            self.answered += generation.wrote
+        if isinstance(metrics, Exposition):
+            metrics = self.counting(metrics)
         reading = Reading(self.now, health, listing, metrics, generation, outstanding, draining)
         self.memory = advance(self.memory, reading, self.policy)
         return self.memory.state
+
+    def counting(self, seen: Exposition) -> Exposition:
+        """What is shown, with a token for every answer so far: a working server counts them."""
+        engines = [
+            replace(
+                engine,
+                generation_tokens=engine.generation_tokens + self.answered,
+                first_tokens=None
+                if engine.first_tokens is None
+                else engine.first_tokens + self.answered,
+            )
+            for engine in seen.engines[:1]
+        ]
+        return replace(seen, engines=(*engines, *seen.engines[1:]))
 
     def wanted(self) -> Want | None:
         return wants(self.memory, self.now, self.policy)
@@ -89,9 +109,11 @@ class Machine:
         self,
         findings: tuple[Finding, ...] = GOOD,
         step: Step = Step.CANARY,
-        tokens: tuple[int, ...] = (1, 2, 3),
+        tokens: tuple[int, ...] | None = None,
         lasting: float = 1.0,
     ) -> Generation:
+        self.made += 1
+        tokens = tokens or (self.made, 2, 3)
         completion = Completion("text", tokens, (-9.0,) * len(tokens))
         return Generation(
             step, self.memory.epoch, self.now + 5.0 - lasting, self.now + 5.0, findings, completion
