@@ -66,9 +66,15 @@ def questions(folder: Path) -> Answers:
             "first_page": 2143,
             "negative_zero": True,
         },
-        # One draft: a request's two queries are one row of q, with a length each.
+        # One draft: a request's two queries are one row of q, with a length each. A NaN is no score.
         "native": small
-        | {"arch": "gfx950", "model": single, "drafts": 1, "asked": [[0, 512, 2], [0, 398, 2]]},
+        | {
+            "arch": "gfx950",
+            "model": single,
+            "drafts": 1,
+            "asked": [[0, 512, 2], [0, 398, 2]],
+            "broken": 20,
+        },
         # 41 requests of 8 rows each, where 10 * 32 rows have room.
         "budget": small
         | {
@@ -118,9 +124,16 @@ def test_patched_reads_pages_past_2_gib_and_negative_zero(
 
 
 def test_patched_scores_end_with_the_context(patched: Answers) -> None:
-    """Beyond a query's context every score of a decode is -inf, whatever the workspace held."""
-    decodes = [patched[name] for name in ("lengths gfx942", "lengths gfx950", "far", "native")]
-    assert [found["left_over"] for found in decodes] == [0, 0, 0, 0]
+    """Beyond a decode's context every score is -inf, whatever the workspace held, and so is NaN."""
+    for name in ("lengths gfx942", "lengths gfx950", "far", "native"):
+        assert patched[name]["left_over"] == 0, name
+        assert patched[name]["nan_in_decode"] == 0, name
+
+
+@pytest.mark.parametrize("name", ["lengths gfx942", "lengths gfx950", "far", "budget"])
+def test_patched_scores_are_those_of_float_attention(name: str, patched: Answers) -> None:
+    """Scores have the right size, and not only the right order, in the format of each card."""
+    assert patched[name]["error"] < 1e-3
 
 
 def test_patched_takes_a_length_for_each_query(patched: Answers) -> None:

@@ -23,7 +23,10 @@ class StandIns(contextlib.ExitStack):
     def __init__(self, card: Card) -> None:
         super().__init__()
         self._card = card
-        self._counts = dict.fromkeys(("aiter_paged_calls", "not_scores_read", "left_over"), 0)
+        names = ("aiter_paged_calls", "not_scores_read", "left_over", "nan_in_decode")
+        self._counts = dict.fromkeys(names, 0)
+        self._prefill_scores: list[torch.Tensor] = []
+        self._decode_scores: list[torch.Tensor] = []
         self._gathered: torch.Tensor | None = None
 
     def __enter__(self) -> "StandIns":
@@ -46,8 +49,13 @@ class StandIns(contextlib.ExitStack):
     @property
     def counts(self) -> dict[str, int]:
         """Calls of AITER's paged kernel; what top-k read in a prefill that is no score of a key of
-        the row; and what stands beyond a decode's context and is not -inf."""
+        the row; what stands beyond a decode's context and is not -inf; NaN within it."""
         return dict(self._counts)
+
+    @property
+    def scores(self) -> list[torch.Tensor]:
+        """The scores that top-k chose from, for each token of the step; decodes stand first."""
+        return self._decode_scores + self._prefill_scores
 
     @property
     def gathered(self) -> torch.Tensor | None:
@@ -150,6 +158,7 @@ class StandIns(contextlib.ExitStack):
             read[: len(there)] = there
             past = max(0, end - max(start, scores.shape[1]))
             self._counts["not_scores_read"] += past
+            self._prefill_scores.append(read)
             _select(read, out[row], top_k)
 
     def _top_k_decode(
@@ -166,8 +175,11 @@ class StandIns(contextlib.ExitStack):
         """The best below each row's length."""
         assert lengths.numel() == rows
         for row, length in enumerate(lengths.reshape(-1).tolist()):
-            self._counts["left_over"] += int((scores[row, max(length, 0) :] != -torch.inf).sum())
-            _select(scores[row, : max(length, 0)], out[row], top_k)
+            below, beyond = scores[row, :length], scores[row, length:]
+            self._counts["left_over"] += int((beyond != -torch.inf).sum())
+            self._counts["nan_in_decode"] += int(below.isnan().sum())
+            self._decode_scores.append(below.clone())
+            _select(below, out[row], top_k)
 
 
 def _select(scores: torch.Tensor, out: torch.Tensor, top_k: int) -> None:

@@ -48,6 +48,7 @@ def retrieve(
     page_stride: int = 1_002_240,
     first_page: int = 1,
     negative_zero: bool = False,
+    broken: int | None = None,
     seed: int = 20260801,
 ) -> dict[str, Any]:
     """Write prompts of so many tokens in chunks, then ask requests what V4's indexer retrieves.
@@ -55,17 +56,19 @@ def retrieve(
     A request of `asked` is [prompt, length, queries]: it shares the first `length` tokens of a
     prompt, as a prefix hit does, and its last `queries` tokens are computed, all requests in one
     step. Up to `drafts` + 1 queries are a decode; decodes stand first. `page_stride` is in
-    bytes, `first_page` is the lowest page id. With `negative_zero` every key holds one.
+    bytes, `first_page` is the lowest page id. With `negative_zero` every key holds one. The scale
+    of the first prompt's key `broken` is NaN, and float attention does not pick it.
 
-    Answers with the recall of each request's queries against float attention (0 to 1), the share
-    of the first prefill's keys that the scores get as they were written, the number of decodes and
-    prefills, and the stand-ins' counts.
+    Answers with the recall of each request's queries against float attention (0 to 1), how far off
+    the scores are in the worst query (mean difference by mean score), the share of the first
+    prefill's keys that the scores get as they were written, the number of decodes and prefills, and
+    the stand-ins' counts.
     """
     card = cards.CARDS[arch]
     generator = torch.Generator().manual_seed(seed)
     opened = _engine(model, max_model_len, card, drafts=drafts, compressed=True)
     with opened as engine, torch.inference_mode():
-        pages = _Pages([-(-n // _RATIO) for n in prompts], page_stride, first_page, generator)
+        pages = _Pages(prompts, engine, page_stride, first_page, generator)
         keys = _CompressedKeys(prompts, negative_zero, generator)
         for prompt, length in enumerate(prompts):
             for start, end in itertools.pairwise([*range(0, length, _TOKENS_A_STEP), length]):
@@ -75,14 +78,17 @@ def retrieve(
         step = _Step(spans, pages)
         metadata = engine.metadata(step)
         keys.write(step, metadata, pages)
+        expected = [keys.of(span, card) for span in spans]
+        if broken is not None:
+            pages.scale(0, broken).fill_(torch.nan)
+            for span, rows in zip(spans, expected, strict=True):
+                rows[broken] *= span.prompt != 0
         indexed = _Indexed(step, heads, keys.rope, generator)
         found = engine.run(indexed, metadata, pages, top_k, key=None)
-        expected = [keys.of(span, card) for span in spans]
+        scores = indexed.scores(expected, _RATIO, card)
         answer: dict[str, Any] = engine.stand_ins.counts
-        answer["recall"] = [
-            indexed.recall(found, request, rows, _RATIO, card)
-            for request, rows in enumerate(expected)
-        ]
+        answer["recall"] = indexed.recall(found, scores)
+        answer["error"] = indexed.error(engine.stand_ins.scores, scores)
         answer["kinds"] = [metadata.num_decodes, metadata.num_prefills]
         if (gathered := engine.stand_ins.gathered) is not None:
             same = gathered == expected[metadata.num_decodes]
@@ -110,14 +116,14 @@ def retrieve_tiled(
     rope = reference.rope_table(length, _ROPE, generator)
     opened = _engine(model, length, card, drafts=5, compressed=False)
     with opened as engine, torch.inference_mode():
-        pages = _Pages([length], _PAGE * (_DIM + 4), 1, generator)
+        pages = _Pages([length], engine, _PAGE * (_DIM + 4), 1, generator)
         recall = []
         for span in (_Span(0, 0, length - 1), _Span(0, length - 1, length)):
             step = _Step([span], pages)
             indexed = _Indexed(step, heads, rope, generator)
             key = keys[span.start : span.end]
             found = engine.run(indexed, engine.metadata(step), pages, top_k, key=key)
-            recall.append(indexed.recall(found, 0, expected[: span.end], 1, card))
+            recall += indexed.recall(found, indexed.scores([expected], 1, card))
         return {"recall": recall, **engine.stand_ins.counts}
 
 
@@ -131,16 +137,32 @@ class _Span:
 
 
 class _Pages:
-    """A paged key cache, and the pages of each prompt, out of order."""
+    """A paged key cache, and the pages of each prompt, out of order.
+
+    `tokens` are those of a page.
+    """
 
     def __init__(
-        self, rows: list[int], stride: int, first: int, generator: torch.Generator
+        self,
+        prompts: list[int],
+        engine: "_Engine",
+        stride: int,
+        first: int,
+        generator: torch.Generator,
     ) -> None:
-        self.tables = _shuffled_pages([-(-n // _PAGE) for n in rows], first, generator)
-        blocks = first + sum(map(len, self.tables))
+        self.tokens = engine.page_tokens
+        counts = [-(-n // self.tokens) for n in prompts]
+        width = -(-engine.max_model_len // self.tokens)
+        self.tables = _shuffled_pages(counts, width, first, generator)
+        blocks = first + sum(counts)
         # Only what is touched of this exists: it may be larger than the memory.
         memory = torch.empty(blocks * stride, dtype=torch.uint8)
         self.cache = memory.as_strided((blocks, _PAGE, _DIM + 4), (stride, _DIM + 4, 1))
+
+    def scale(self, prompt: int, row: int) -> torch.Tensor:
+        """The scale of a prompt's key, in the cache: scales follow a page's values."""
+        page = self.cache[int(self.tables[prompt][row // _PAGE])].view(-1)
+        return page[_PAGE * _DIM :].view(torch.float32)[row % _PAGE]
 
 
 class _Step:
@@ -154,11 +176,11 @@ class _Step:
         self.tokens = int(starts[-1])
         self.requests = torch.arange(len(spans), dtype=torch.int32).repeat_interleave(lengths)
         self.positions = torch.cat([torch.arange(span.start, span.end) for span in spans])
+        tables = [pages.tables[span.prompt] for span in spans]
         slots = [
-            pages.tables[span.prompt][at // _PAGE % len(pages.tables[span.prompt])] * _PAGE
-            + at % _PAGE
-            for span in spans
-            for at in [torch.arange(span.start, span.end)]
+            table[torch.arange(span.start, span.end) // pages.tokens] * pages.tokens
+            + torch.arange(span.start, span.end) % pages.tokens
+            for span, table in zip(spans, tables, strict=True)
         ]
         self.common = {
             "query_start_loc": starts,
@@ -168,7 +190,7 @@ class _Step:
             "num_actual_tokens": self.tokens,
             "max_query_len": int(lengths.max()),
             "max_seq_len": int(seq_lens.max()),
-            "block_table_tensor": _stacked(pages.tables, spans),
+            "block_table_tensor": torch.stack(tables),
             "slot_mapping": torch.cat(slots).long(),
             "seq_lens_cpu_upper_bound": seq_lens,
         }
@@ -185,7 +207,7 @@ class _CompressedKeys:
         self.rope = reference.rope_table(max(prompts), _ROPE, generator)
         self._norm = 1 + 0.1 * torch.randn(_DIM, generator=generator)
         counts = [-(-n // _STATE_PAGE) for n in prompts]
-        self._tables = _shuffled_pages(counts, 1, generator)
+        self._tables = _shuffled_pages(counts, max(counts), 1, generator)
         self._cache = torch.zeros(1 + sum(counts), _STATE_PAGE, 4 * _DIM)
         for states, table in zip(self._states, self._tables, strict=True):
             tokens = torch.arange(len(states))
@@ -206,7 +228,7 @@ class _CompressedKeys:
             token_to_req_indices=step.requests,
             positions=step.positions,
             slot_mapping=torch.zeros(step.tokens, dtype=torch.int64),
-            block_table=_stacked(self._tables, step.spans),
+            block_table=torch.stack([self._tables[span.prompt] for span in step.spans]),
             block_size=_STATE_PAGE,
             state_width=2 * _DIM,
             cos_sin_cache=self.rope,
@@ -237,24 +259,43 @@ class _Indexed:
         self._step, self._rope = step, rope
         self._q = torch.randn(step.tokens, heads, _DIM, generator=generator).bfloat16()
         self._weights = torch.rand(step.tokens, heads, generator=generator)
+        self._scale = _DIM**-0.5 * heads**-0.5
         self.tokens = step.tokens
         self.quantized, self.folded = fused_indexer_q_rope_quant(
             step.positions, self._q, rope, self._weights, _DIM**-0.5, heads**-0.5
         )
 
-    def recall(
-        self, found: torch.Tensor, request: int, keys: torch.Tensor, ratio: int, card: cards.Card
-    ) -> list[float]:
-        """The share of what float attention picks that is among `found`, for each query."""
+    def scores(self, keys: list[torch.Tensor], ratio: int, card: cards.Card) -> list[torch.Tensor]:
+        """What float attention gives each token of the step for the keys that it may see."""
         queries = reference.queries(self._q, self._step.positions, self._rope, card)
-        shares = []
-        for row in (self._step.requests == request).nonzero()[:, 0].tolist():
-            visible = (int(self._step.positions[row]) + 1) // ratio
-            scores = reference.scores(queries[row], self._weights[row], keys[:visible])
-            wanted = set(scores.topk(min(found.shape[1], visible)).indices.tolist())
+        weights = self._weights * self._scale
+        return [
+            reference.scores(query, weight, keys[request][: (position + 1) // ratio])
+            for query, weight, request, position in zip(
+                queries,
+                weights,
+                self._step.requests.tolist(),
+                self._step.positions.tolist(),
+                strict=True,
+            )
+        ]
+
+    def recall(self, found: torch.Tensor, scores: list[torch.Tensor]) -> list[list[float]]:
+        """The share of each request's best keys that is among `found`, for each of its tokens."""
+        shares: list[list[float]] = [[] for _ in self._step.spans]
+        requests = self._step.requests.tolist()
+        for request, picked, row in zip(requests, found.tolist(), scores, strict=True):
+            wanted = set(row.topk(min(len(picked), len(row))).indices.tolist())
             if wanted:
-                shares.append(len(wanted & set(found[row].tolist())) / len(wanted))
+                shares[request].append(len(wanted & set(picked)) / len(wanted))
         return shares
+
+    @staticmethod
+    def error(seen: list[torch.Tensor], scores: list[torch.Tensor]) -> float:
+        """The largest over tokens of the scores' mean error, relative to their mean."""
+        pairs = [pair for pair in zip(seen, scores, strict=True) if len(pair[1])]
+        errors = [(a - b).abs().sum() / b.abs().sum().clamp(min=1e-6) for a, b in pairs]
+        return float(torch.stack(errors).max())  # NaN if one of them is
 
 
 @dataclass(frozen=True)
@@ -264,8 +305,13 @@ class _Engine:
     config: Any
     builder: Any
     stand_ins: StandIns
-    workspace_rows: int
-    max_rows: int
+    max_model_len: int
+    page_tokens: int
+
+    @property
+    def ratio(self) -> int:
+        """Tokens in a row of the key cache."""
+        return self.page_tokens // _PAGE
 
     def metadata(self, step: _Step) -> Any:
         """What vLLM's builder makes of a step."""
@@ -278,9 +324,11 @@ class _Engine:
     ) -> torch.Tensor:
         """The rows that the op picks for each query, with its workspace full of NaN before."""
         from vllm.forward_context import set_forward_context
+        from vllm.v1.attention.backends.mla.indexer import get_max_prefill_buffer_size
         from vllm.v1.attention.ops import rocm_aiter_mla_sparse as ops
 
-        self.stand_ins.poison_workspace(self.workspace_rows, _DIM)
+        workspace_rows = get_max_prefill_buffer_size(self.config) // self.ratio
+        self.stand_ins.poison_workspace(workspace_rows, _DIM)
         found = torch.full((indexed.tokens, top_k), -1, dtype=torch.int32)
         with set_forward_context({_PREFIX: metadata}, self.config):
             ops.rocm_aiter_sparse_attn_indexer(
@@ -294,8 +342,8 @@ class _Engine:
                 "ue8m0",
                 top_k,
                 _DIM,
-                self.max_rows,
-                self.workspace_rows,
+                self.max_model_len // self.ratio,
+                workspace_rows,
                 found,
                 skip_k_cache_insert=key is None,
             )
@@ -333,22 +381,16 @@ def _engine(
             torch.device("cpu"),
             block_table_width=-(-max_model_len // (_PAGE * ratio)),
         )
-        workspace_rows = indexer.get_max_prefill_buffer_size(config) // ratio
-        yield _Engine(config, builder, stand_ins, workspace_rows, max_model_len // ratio)
+        yield _Engine(config, builder, stand_ins, max_model_len, _PAGE * ratio)
 
 
 def _shuffled_pages(
-    counts: list[int], first: int, generator: torch.Generator
+    counts: list[int], width: int, first: int, generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """Page ids from `first` on, out of order and shared out to prompts."""
-    ids = torch.randperm(sum(counts), generator=generator).int() + first
-    return list(ids.split(counts))
-
-
-def _stacked(tables: list[torch.Tensor], spans: list[_Span]) -> torch.Tensor:
-    """The block table of a step: a row for each request, filled up with page 0."""
-    rows = [tables[span.prompt] for span in spans]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    """Rows of a block table: pages from `first` on, out of order, and page 0 where none is."""
+    pages = torch.randperm(sum(counts), generator=generator).int() + first
+    rows = pages.split(counts)
+    return [torch.nn.functional.pad(row, (0, width - len(row))) for row in rows]
 
 
 _QUESTIONS = {function.__name__: function for function in (retrieve, retrieve_tiled)}
