@@ -102,7 +102,7 @@ def _indexer(intent: Intent) -> Part:
     name, source = "indexer logits", "(rocm_aiter_mla_sparse.py)"
     rows = intent.size("max-num-batched-tokens")
     given = intent.serve.get("max-model-len", intent.model.max_position_embeddings)
-    length = vocabulary.size(given)
+    length = intent.longest
     if rows is None or length is None:
         return Part(name, None, f"of max-model-len {given or 'unknown'} {source}")
     told = f"{rows:,} tokens x {length:,} / {INDEXER_RATIO} x {FLOAT_BYTES} B"

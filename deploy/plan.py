@@ -27,15 +27,24 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What would run: `argv` beginning with `vllm serve`, `env` to add, and what to say first."""
+    """What would run: `argv` beginning with `vllm serve`, `env` to add, and what to say first.
+
+    `asks` and `longest` are what decides whether a fault of vLLM hits it: see `Intent`.
+    """
 
     profile: str
     evidence: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     warnings: tuple[str, ...]
-    speculates: bool
-    probabilistic: bool
+    asks: frozenset[str]
+    longest: int | None
+
+    @property
+    def speculates(self) -> bool:
+        """Whether the server drafts."""
+        return "draft" in self.asks
+
     memory: Memory | None  # of each card, None without a card
 
     def exec_argv(self, python: str) -> list[str]:
@@ -116,8 +125,8 @@ def make(
         argv=tuple(argv),
         env=env,
         warnings=(*(f.message for f in findings), *overrides),
-        speculates=bool(speculative),
-        probabilistic=speculative.get("draft_sample_method") == "probabilistic",
+        asks=intended.asks,
+        longest=intended.longest,
         memory=memory.of(intended, profile.gpu) if profile.gpu else None,
     )
 

@@ -54,6 +54,30 @@ class Intent:
             return DEFAULT_GRAPHS
         return mode.upper() if isinstance(mode, str) else None
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens a sequence may have: prompt and answer; None where only a start tells."""
+        given = self.serve.get("max-model-len", self.model.max_position_embeddings)
+        return vocabulary.size(given)
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """What of `patches.faults.ASKS` the plan asks for."""
+        draft = self.speculative or {}
+        asked = {
+            "draft": bool(draft),
+            "probabilistic": draft.get("draft_sample_method") == "probabilistic",
+            "aiter-moe": self._has_aiter_experts,
+        }
+        return frozenset(name for name, is_asked in asked.items() if is_asked)
+
+    @property
+    def _has_aiter_experts(self) -> bool:
+        """As vLLM chooses for MXFP4 experts of DeepSeek V4 (0.27.1, fused_moe/oracle/mxfp4.py)."""
+        backend = self.serve.get("moe-backend", "auto")
+        aiter = self.env.get("VLLM_ROCM_USE_AITER", "0").lower() not in OFF
+        return backend == "aiter" or (backend == "auto" and aiter and self.arch == "gfx950")
+
     def size(self, flag: str) -> int | None:
         """A size in whatever spelling, vLLM's own where none is given; None for what is none."""
         return vocabulary.size(self.serve.get(flag, DEFAULT_SIZES.get(flag)))

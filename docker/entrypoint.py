@@ -28,8 +28,9 @@ from deploy import plan, recipe, switches
 from deploy.plan import Plan, PlanError
 from deploy.preflight import cli as look
 from deploy.recipe import RecipeError
-from patches import apply, series
+from patches import apply, faults, series
 from patches.errors import PatchesError
+from patches.tree import find
 
 HOME = Path(__file__).resolve().parent.parent
 
@@ -117,23 +118,25 @@ def vllm_root() -> Path:
 
 
 def carries_series(root: Path, made: Plan) -> list[str]:
-    """What the tree carries of patches/series, a line a patch.
+    """What the tree carries of patches/series, a line a patch, and the faults it has left.
 
-    Raises Refusal when it lacks a patch and the plan drafts probabilistically: that server would
-    load its weights and then die (vLLM PR 51145), or sample wrongly.
+    Raises Refusal when the plan is hit by a fault that refuses: that server would die at its start,
+    or answer wrongly without a word. What is left otherwise is a warning.
     """
-    notes: list[str] = []
-    lacking: list[str] = []
-    for patch in apply.status(root, series.load()):
-        notes.append(f"{patch.patch}: {patch.state}")
-        if not patch.carried:
-            lacking.append(f"{patch.patch} is {patch.state}")
-    if lacking and made.probabilistic:
-        raise Refusal(
-            f"vLLM at {root}: {'; '.join(lacking)}, and draft_sample_method is probabilistic; "
-            f"mend it: cd '{HOME}' && {sys.executable} -m patches apply '{root}'"
-        )
-    return [*notes, *(f"warning: {text}; serving without it" for text in lacking)]
+    loaded = series.load()
+    found = apply.status(root, loaded)
+    left = faults.left(find(root).version, found)
+    hit = [f for f in left if f.hits(made.asks, made.longest)]
+    fatal = "; ".join(fault.told(made.longest) for fault in hit if fault.refuses)
+    if fatal:
+        fits = not any(status.is_bad for status in found)
+        command = f"cd '{HOME}' && {sys.executable} -m patches apply '{root}'"
+        mend = f"mend it: {command}" if fits else f"no patch fits it: use {faults.way_out(loaded)}"
+        raise Refusal(f"vLLM at {root}: {fatal}; {mend}")
+    return [
+        *(f"{status.patch}: {status.state}" for status in found),
+        *(f"warning: serving with {f.sentence()}" for f in hit),
+    ]
 
 
 if __name__ == "__main__":

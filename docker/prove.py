@@ -5,8 +5,9 @@
 
 Every proof is made in the layer that the image keeps: the release is the recipe's, every file of
 the series has its exact hash, each patched file compiles, the static audit finds nothing that the
-AMD DSpark draft lacks, and vLLM itself imports and loads that class, as far as a machine without a
-GPU can: FILE says how far. Exit codes: 0 proven and FILE written, 1 not proven, 2 misused.
+AMD DSpark draft lacks, vLLM itself imports and loads that class, as far as a machine without a GPU
+can (FILE says how far), and no known fault is left. Exit codes: 0 proven and FILE written, 1 not
+proven, 2 misused.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         check_carried(proven)
         proven["audit"] = audit(root)
         proven["load_check"] = load(root, loaded)
+        check_faults(proven)
         write(Path(arguments[0]), show.as_json(proven) + "\n")
     except (Refusal, RecipeError, PatchesError, NotProvenError) as e:
         print(f"prove: {e}", file=sys.stderr)
@@ -95,6 +97,13 @@ def check_carried(proven: dict[str, Any]) -> None:
     lacking = [f"{s['patch']} is {s['state']}" for s in proven["tree"]["status"]]
     if not proven["tree"]["carried"]:
         raise NotProvenError(f"series: is not carried: {'; '.join(lacking)}")
+
+
+def check_faults(proven: dict[str, Any]) -> None:
+    """Refuse a tree that still answers wrongly. Raises NotProvenError that names each fault."""
+    left = [f"{fault['key']}: {fault['symptom']}" for fault in proven["tree"]["faults"]]
+    if left:
+        raise NotProvenError(f"faults: are left with the series carried: {'; '.join(left)}")
 
 
 def audit(root: Path) -> Any:

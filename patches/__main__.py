@@ -4,12 +4,14 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from patches import apply, series, show
+from patches import apply, faults, series, show
 from patches.errors import PatchesError, TreeError
 from patches.loadcheck import check
 from patches.loadcheck.inside import LEVELS
+from patches.tree import find
 
 OK, FAILED, MISUSE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 
@@ -56,6 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.check:
             return _check(loaded, arguments.root)
         return _apply(loaded, arguments.root, reverse=arguments.reverse)
+    except apply.RefusedError as error:
+        return _refused(error.statuses, loaded, arguments.root, "nothing was changed")
     except TreeError as error:
         return _fail(str(error), MISUSE)
     except PatchesError as error:
@@ -110,10 +114,10 @@ def _load_check(loaded: series.Series, arguments: argparse.Namespace) -> int:
 
 def _check(loaded: series.Series, root: Path) -> int:
     statuses = apply.status(root, loaded)
-    for status in statuses:
-        print(f"{status.state}: {status.patch}: {status.detail}")
     if any(status.is_bad for status in statuses):
-        return _fail("not carried, and the series does not fit this vLLM", FAILED)
+        return _refused(statuses, loaded, root, "not carried")
+    _say_states(statuses)
+    _say_left(statuses, root)
     if not all(status.carried for status in statuses):
         return _fail(f"not carried: run: python3 -m patches apply {root}", FAILED)
     return OK
@@ -130,7 +134,44 @@ def _apply(loaded: series.Series, root: Path, *, reverse: bool) -> int:
     for status in outcome.found:
         if status.patch not in changed:
             print(f"nothing to do: {status.patch}: {_nothing(status, reverse)}")
+    if not reverse:
+        _say_left(apply.status(root, loaded), root)
     return OK
+
+
+def _refused(
+    statuses: Sequence[apply.PatchStatus], loaded: series.Series, root: Path, outcome: str
+) -> int:
+    """Say of a tree that the series does not fit what it has, lacks and answers wrongly."""
+    version = find(root).version
+    _say_states(statuses)
+    for fault in faults.left(version, statuses):
+        print(f"still wrong: {fault.sentence()}")
+    bad = sorted({status.patch.partition("-")[0] for status in statuses if status.is_bad})
+    verb = "does" if len(bad) == 1 else "do"
+    way_out = faults.way_out(loaded)
+    if version is not None and version.partition("+")[0] in faults.fitting(loaded):
+        way_out = f"vLLM {version} as it was released"
+    of = "of unknown release" if version is None else version
+    return _fail(
+        f"{outcome}: {', '.join(bad)} {verb} not fit this vLLM {of}: use {way_out}", FAILED
+    )
+
+
+def _say_states(statuses: Sequence[apply.PatchStatus]) -> None:
+    for status in statuses:
+        print(f"{status.state}: {status.patch}: {status.detail}")
+
+
+def _say_left(statuses: Sequence[apply.PatchStatus], root: Path) -> None:
+    version = find(root).version
+    left = faults.left(version, statuses)
+    for fault in left:
+        print(f"still wrong: {fault.sentence()}")
+    if not left:
+        is_upstream = all(status.state == "upstream" for status in statuses)
+        said = "nothing to carry" if is_upstream else "nothing is left"
+        print(f"{said}: vLLM {version or 'of unknown release'} has none of the known faults")
 
 
 def _nothing(status: apply.PatchStatus, reverse: bool) -> str:

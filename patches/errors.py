@@ -9,6 +9,10 @@ class SeriesError(PatchesError):
     """The series or one of its patch files is malformed."""
 
 
+class FaultsError(PatchesError):
+    """faults.toml is malformed."""
+
+
 class TreeError(PatchesError):
     """ROOT is not a folder that holds a vLLM tree."""
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from patches import apply
+from patches import apply, faults
 from patches.errors import PatchesError
 from patches.series import Patch, Series
 from patches.tree import find
@@ -18,8 +18,8 @@ def provenance(series: Series, root: Path | None = None) -> dict[str, Any]:
     """Return what is known of the series as plain data; with `root`, also of that tree.
 
     Keys: ``series`` (sha256 over all patches, and each patch with its origin, hashes and when to
-    remove it) and, with `root`, ``tree`` (package folder, vLLM version, ``carried``, and the status
-    of every file). Raises what `patches.apply.status` raises.
+    remove it) and, with `root`, ``tree`` (package folder, vLLM version, ``carried``, the status of
+    every file, and the known faults that are left). Raises what `patches.apply.status` raises.
     """
     data: dict[str, Any] = {
         "series": {
@@ -35,6 +35,7 @@ def provenance(series: Series, root: Path | None = None) -> dict[str, Any]:
             "vllm_version": tree.version,
             "carried": all(status.carried for status in statuses),
             "status": [asdict(status) for status in statuses],
+            "faults": [asdict(fault) for fault in faults.left(tree.version, statuses)],
         }
     return data
 
@@ -113,6 +114,7 @@ def _tree_lines(tree: dict[str, Any]) -> list[str]:
     version = tree["vllm_version"] or "of unknown version"
     lines = ["", f"{tree['package']}: vLLM {version}"]
     lines += [f"  {item['state']:<9}{item['patch']}: {item['detail']}" for item in tree["status"]]
+    lines += [f"  still wrong: {item['key']}: {item['symptom']}" for item in tree["faults"]]
     lines.append(f"  the series is {'carried' if tree['carried'] else 'NOT carried'}")
     return lines
 

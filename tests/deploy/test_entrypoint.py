@@ -9,9 +9,13 @@ import pytest
 
 from deploy.environment import cache_dir
 from deploy.rehearsal.tree import publish_tree
+from patches import faults, series
+from tests.support.vllm_trees import slim_copy, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ROOT / "docker" / "entrypoint.py"
+PATCHED = [target.path for patch in series.load().patches for target in patch.targets]
+"""All that a tree needs to be judged; what is run of such a tree ends at once."""
 
 
 @pytest.fixture(scope="module")
@@ -52,27 +56,63 @@ def refused(ended: subprocess.CompletedProcess[str]) -> str:
 def test_an_unpatched_vllm_is_refused_with_the_command_that_mends_it(
     trees: dict[str, Path],
 ) -> None:
-    """Probabilistic drafting on a tree without the series starts nothing."""
+    """Every fault that would answer wrongly without a word is named, and nothing is started."""
     ended = run(tree=trees["unpatched"], DSPARK_PROFILE="mi355x")
     line = refused(ended)
     assert ended.returncode == 1
-    assert "0001-rocm-dspark-draft-id-to-target-id.patch is pending" in line
-    assert f"-m patches apply '{trees['unpatched']}'" in line
+    for fault in faults.of("0.27.1"):
+        assert (f"{fault.key}: " in line) == fault.refuses, fault.key
+    assert "(the plan asks for probabilistic)" in line
+    assert "(the plan asks for aiter-moe)" in line
+    assert "(max-model-len is 393216, right to 2048)" in line
+    assert f"mend it: cd '{ROOT}'" in line
+    assert line.endswith(f"-m patches apply '{trees['unpatched']}'")
 
 
-def test_an_unpatched_vllm_may_serve_without_a_draft(trees: dict[str, Path]) -> None:
-    """With speculation off a missing patch is a warning, and the server is run."""
+def test_an_unpatched_vllm_may_serve_a_plan_that_is_not_hit(tmp_path: Path) -> None:
+    """Without draft and AITER's experts, and short enough, what is left is a warning."""
     ended = run(
-        "--load-format=no-such-format",
-        tree=trees["unpatched"],
-        DSPARK_PROFILE="mi355x",
+        "--max-model-len=2k",
+        tree=slim_copy("0.27.1", tmp_path, PATCHED),
+        DSPARK_PROFILE="mi325x",
         DSPARK_SPECULATION="off",
     )
-    assert (
-        "0001-rocm-dspark-draft-id-to-target-id.patch is pending; serving without it"
-        in ended.stdout
-    )
+    assert "0001-rocm-dspark-draft-id-to-target-id.patch: pending" in ended.stdout
+    warned = [line for line in ended.stdout.splitlines() if "warning: serving with " in line]
+    assert len(warned) == 1
+    assert "warning: serving with chat-encoding: " in warned[0]
     assert "speculative" not in ended.stdout.split("vllm serve")[1]
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "environ", "named"),
+    [
+        ("0.28.0", [], {"DSPARK_PROFILE": "mi325x"}, {"draft-noise", "indexer-layout"}),
+        ("0.28.0", ["--max-model-len=2048"], {"DSPARK_PROFILE": "mi325x"}, {"draft-noise"}),
+        ("0.29.0", [], {"DSPARK_PROFILE": "mi355x"}, {"indexer-layout", "expert-clamp"}),
+        ("0.29.0", ["--moe-backend=auto", "--max-model-len=2048"], {"DSPARK_PROFILE": "mi355x"}, {"expert-clamp"}),
+        ("0.30.0", [], {"DSPARK_PROFILE": "mi308x", "DSPARK_SPECULATION": "off"}, {"indexer-layout"}),
+    ],
+)  # fmt: skip
+def test_a_release_that_no_patch_fits_is_refused_with_another(
+    version: str, words: list[str], environ: dict[str, str], named: set[str]
+) -> None:
+    """Only what hits the plan is named; the remedy is a release that is right."""
+    ended = run(*words, tree=tree(version), **environ)
+    line = refused(ended)
+    assert ended.returncode == 1
+    assert {fault.key for fault in faults.load() if f"{fault.key}: " in line} == named
+    assert line.endswith(
+        "no patch fits it: use vLLM 0.27.0 or 0.27.1 with the series, or vLLM 0.32.0 or later"
+    )
+
+
+def test_a_release_with_a_rare_fault_is_served_with_a_warning(tmp_path: Path) -> None:
+    """0.31.0 has one fault left, which does not refuse."""
+    ended = run(tree=slim_copy("0.31.0", tmp_path, PATCHED), DSPARK_PROFILE="mi355x")
+    told = [line for line in ended.stdout.splitlines() if "warning: serving with " in line]
+    assert [line.split("serving with ")[1].split(": ")[0] for line in told] == ["indexer-budget"]
+    assert "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731" in ended.stdout
 
 
 def test_the_plan_is_printed_before_the_server_is_run(trees: dict[str, Path]) -> None:

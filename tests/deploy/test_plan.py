@@ -38,7 +38,7 @@ def test_an_amd_plan_serves_the_pinned_weights_with_probabilistic_dspark(name: s
     assert value_of(argv, "--revision") == loaded.profile(name).revision
     assert value_of(argv, "--port") == str(loaded.ports.serve)
     assert json.loads(value_of(argv, "--speculative-config")) == loaded.profile(name).speculative
-    assert made(name).probabilistic
+    assert "probabilistic" in made(name).asks
 
 
 @pytest.mark.parametrize("name", AMD)
@@ -143,11 +143,40 @@ def test_a_graph_mode_of_another_type_is_left_to_vllm() -> None:
     assert '{"cudagraph_mode":5}' in result.argv
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "environ", "has"),
+    [
+        ("mi355x", (), {}, True),
+        ("mi355x", ("--moe-backend", "auto"), {}, True),
+        ("mi355x", ("--moe-backend", "triton_unfused"), {}, False),
+        ("mi355x", ("--moe-backend", "auto"), {"VLLM_ROCM_USE_AITER": "0"}, False),
+        ("mi300x", (), {}, False),
+        ("mi300x", ("--moe-backend", "aiter"), {}, True),
+        ("mi325x", (), {}, False),
+    ],
+)
+def test_aiter_experts_are_asked_for_by_name_or_on_gfx950(
+    name: str, flags: tuple[str, ...], environ: dict[str, str], has: bool
+) -> None:
+    """As vLLM chooses: by name, or by itself where the kernels are and AITER is on."""
+    assert ("aiter-moe" in made(name, *flags, **environ).asks) is has
+
+
+@pytest.mark.parametrize(
+    ("flags", "longest"), [((), 393_216), (("--max-model-len=2k",), 2000), (("--max-model-len=auto",), None)]
+)  # fmt: skip
+def test_the_longest_sequence_is_what_max_model_len_says(
+    flags: tuple[str, ...], longest: int | None
+) -> None:
+    """In vLLM's spellings; None for what only a start tells."""
+    assert made("mi355x", *flags).longest == longest
+
+
 def test_speculation_can_be_switched_off() -> None:
     """The switch leaves the draft's flag out and says that nothing is drafted."""
     result = plan.make(recipe.load().profile("mi355x"), [], {}, speculation=False)
     assert "--speculative-config" not in result.argv
-    assert not result.probabilistic
+    assert "probabilistic" not in result.asks
 
 
 @pytest.mark.parametrize(

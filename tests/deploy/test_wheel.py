@@ -92,7 +92,7 @@ def test_it_has_every_module_and_data_file_of_the_product(wheel: Path) -> None:
     }
     assert modules <= names
     data = {"deploy/recipe.toml", "deploy/vocabulary.json", "healthcheck/signatures.tsv"}
-    assert data | {"patches/series"} <= names
+    assert data | {"patches/series", "patches/faults.toml"} <= names
 
 
 def test_its_version_is_the_changelogs() -> None:

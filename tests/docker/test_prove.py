@@ -4,6 +4,7 @@ The trees call themselves a vLLM that is not for the CPU, so that vLLM finds no 
 a ROCm build does on a machine that has no GPU.
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -97,6 +98,17 @@ def test_a_series_without_the_attribute_gives_no_image(
     assert told.startswith(f"prove: audit of {ARCHITECTURE} on amd: ")
     assert f"lacks {ATTRIBUTE}" in told
     assert not written.exists()
+
+
+def test_a_fault_that_no_patch_mends_gives_no_image() -> None:
+    """Each fault that is left is named; a tree with none passes."""
+    spec = importlib.util.spec_from_file_location("prove", ROOT / "docker" / "prove.py")
+    assert spec is not None and spec.loader is not None
+    prove = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prove)
+    prove.check_faults({"tree": {"faults": []}})
+    with pytest.raises(prove.NotProvenError, match=r"^faults: are left .*: one: answers wrongly$"):
+        prove.check_faults({"tree": {"faults": [{"key": "one", "symptom": "answers wrongly"}]}})
 
 
 @pytest.mark.real

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from patches import series, transaction
+from patches import faults, series, transaction
 from tests.support.made_series import sha256, snapshot
 from tests.support.vllm_trees import slim_copy
 
@@ -19,6 +19,7 @@ STEPS = [(patch, target) for patch in SHIPPED.patches for target in patch.target
 TARGETS = [target.path for _, target in STEPS]
 NAMES = [patch.name for patch, _ in STEPS]
 AFTER = [target.pairs[0].after for _, target in STEPS]
+NONE_LEFT = "nothing is left: vLLM 0.27.1 has none of the known faults"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -46,14 +47,20 @@ def test_apply_then_again_then_reverse(root: Path) -> None:
     first = run("apply", root)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout.splitlines() == [
-        f"applied: {name}: {path} is now {after}"
-        for name, path, after in zip(NAMES, TARGETS, AFTER, strict=True)
+        *(
+            f"applied: {name}: {path} is now {after}"
+            for name, path, after in zip(NAMES, TARGETS, AFTER, strict=True)
+        ),
+        NONE_LEFT,
     ]
     again = run("apply", root)
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout.splitlines() == [
-        f"nothing to do: {name}: {path}: carries the patch"
-        for name, path in zip(NAMES, TARGETS, strict=True)
+        *(
+            f"nothing to do: {name}: {path}: carries the patch"
+            for name, path in zip(NAMES, TARGETS, strict=True)
+        ),
+        NONE_LEFT,
     ]
     back = run("apply", root, "--reverse")
     assert back.returncode == 0
@@ -71,29 +78,83 @@ def test_check_changes_nothing_and_says_how_to_mend(root: Path) -> None:
     pending = run("apply", root, "--check")
     assert pending.returncode == 1
     assert pending.stdout.splitlines()[0] == f"pending: {NAMES[0]}: {TARGETS[0]}: not applied yet"
+    wrong = [line for line in pending.stdout.splitlines() if line.startswith("still wrong: ")]
+    assert len(wrong) == len(faults.of("0.27.1"))
     assert pending.stderr == f"patches: not carried: run: python3 -m patches apply {root}\n"
     assert snapshot(root) == before
     run("apply", root)
     carried = run("apply", root, "--check")
     assert (carried.returncode, carried.stderr) == (0, "")
     assert carried.stdout.splitlines()[0] == f"applied: {NAMES[0]}: {TARGETS[0]}: carries the patch"
+    assert carried.stdout.splitlines()[-1] == NONE_LEFT
 
 
-def test_drift_is_one_line_with_both_hashes(root: Path) -> None:
-    """A file that is none of the known ones stops apply with file, seen and expected hash."""
+def test_drift_is_told_with_both_hashes_and_what_it_leaves_wrong(root: Path) -> None:
+    """A file that is none of the known ones stops apply: its line, its fault, and the one of the end."""
     path = root / TARGETS[1]
     path.write_bytes(path.read_bytes() + b"\n")
     expected = SHIPPED.patches[1].targets[0].pairs[0].before
+    for arguments, outcome in (
+        (["apply"], "nothing was changed"),
+        (["apply", "--check"], "not carried"),
+    ):
+        done = run(*arguments, root)
+        assert done.returncode == 1
+        assert (
+            f"drifted: {NAMES[1]}: {TARGETS[1]} of vLLM 0.27.1:"
+            f" sha256 {sha256(path.read_bytes())}, expected {expected}:"
+            " the patch fits vLLM 0.27.0, 0.27.1" in done.stdout.splitlines()
+        )
+        assert "still wrong: draft-noise: " in done.stdout
+        assert done.stderr == (
+            f"patches: {outcome}: 0002 does not fit this vLLM 0.27.1:"
+            " use vLLM 0.27.1 as it was released\n"
+        )
+
+
+WAY_OUT = "use vLLM 0.27.0 or 0.27.1 with the series, or vLLM 0.32.0 or later"
+
+
+@pytest.mark.parametrize(
+    ("version", "misfits"),
+    [
+        ("0.26.0", "0002, 0003, 0004, 0005, 0006, 0008 do"),
+        ("0.28.0", "0002, 0004, 0005, 0006 do"),
+        ("0.29.0", "0004, 0005, 0006 do"),
+        ("0.30.0", "0004, 0005 do"),
+        ("0.31.0", "0005 does"),
+    ],
+)
+def test_a_release_that_fits_in_part_is_told_what_it_has_and_what_is_wrong(
+    version: str, misfits: str, tmp_path: Path
+) -> None:
+    """What is upstream, what does not fit, each fault that is left, and where to go; exit 1."""
+    root = slim_copy(version, tmp_path, TARGETS)
     done = run("apply", root)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"patches: nothing was changed: drifted: {NAMES[1]}: {TARGETS[1]} of vLLM 0.27.1:"
-        f" sha256 {sha256(path.read_bytes())}, expected {expected}:"
-        " the patch fits vLLM 0.27.0, 0.27.1\n"
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == f"patches: nothing was changed: {misfits} not fit this vLLM {version}: {WAY_OUT}\n"
     )
-    check = run("apply", root, "--check")
-    assert check.returncode == 1
-    assert check.stderr == "patches: not carried, and the series does not fit this vLLM\n"
+    lines = done.stdout.splitlines()
+    assert [line.split(": ")[1] for line in lines if not line.startswith("still wrong")] == NAMES
+    wrong = [line.removeprefix("still wrong: ") for line in lines if line.startswith("still wrong")]
+    assert wrong == [fault.sentence() for fault in faults.of(version)]
+    told = json.loads(run("show", root, "--format", "json").stdout)["tree"]["faults"]
+    assert [fault["key"] for fault in told] == [fault.key for fault in faults.of(version)]
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
+def test_a_release_without_a_fault_carries_nothing(version: str, tmp_path: Path) -> None:
+    """Apply, check and show agree that there is nothing to do, and exit 0."""
+    root = slim_copy(version, tmp_path, TARGETS)
+    for arguments in (["apply"], ["apply", "--check"]):
+        done = run(*arguments, root)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.endswith(
+            f"nothing to carry: vLLM {version} has none of the known faults\n"
+        )
+    assert "still wrong" not in run("show", root).stdout
 
 
 @pytest.mark.parametrize(("version", "code"), [("0.26.0", 1), ("0.28.0", 1), ("0.32.0", 0)])
@@ -101,7 +162,7 @@ def test_check_on_other_releases(version: str, code: int, tmp_path: Path) -> Non
     """--check names each patch's state; a release that still needs an unfitting patch fails."""
     done = run("apply", slim_copy(version, tmp_path, TARGETS), "--check")
     assert done.returncode == code
-    states = [line.split(": ")[:2] for line in done.stdout.splitlines()]
+    states = [line.split(": ")[:2] for line in done.stdout.splitlines() if ".patch: " in line]
     assert [name for _, name in states] == NAMES
     assert any(state in ("drifted", "missing") for state, _ in states) == bool(code)
 

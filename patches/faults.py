@@ -1,0 +1,155 @@
+"""What vLLM answers wrongly with this model on these cards: faults.toml, and what a tree has of it.
+
+The file is the one place that says which release has which fault, whether a plan is hit by it, and
+whether such a plan is refused. That a patch of the series mends a fault stands there by its name;
+whether a tree carries the patch is the applier's to say.
+"""
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from patches.apply import PatchStatus
+from patches.errors import FaultsError
+from patches.series import Series
+from patches.tree import is_at_least
+
+FILE = Path(__file__).resolve().parent / "faults.toml"
+
+ASKS = ("anything", "draft", "probabilistic", "aiter-moe")
+EFFECTS = ("refuse", "warn")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. `past_tokens`: only sequences of more tokens are hit; None: any length."""
+
+    key: str
+    symptom: str
+    since: str
+    source: str
+    asks: str
+    effect: str
+    right: str | None = None
+    patch: str | None = None
+    past_tokens: int | None = None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a plan that it hits may not start."""
+        return self.effect == "refuse"
+
+    def is_in(self, version: str) -> bool:
+        """Whether the release `version` has it; a pre-release of the one that mends it has."""
+        mended = self.right is not None and is_at_least(version, self.right)
+        return is_at_least(version, self.since) and not mended
+
+    def hits(self, asked: Collection[str], longest: int | None) -> bool:
+        """Whether a plan is hit: what it asks for, of ASKS, and its longest sequence in tokens.
+
+        None for a length that is not known, which is taken for too long.
+        """
+        if self.asks != "anything" and self.asks not in asked:
+            return False
+        return self.past_tokens is None or longest is None or longest > self.past_tokens
+
+    def told(self, longest: int | None) -> str:
+        """The key, the symptom and what of the plan it hits, for a refusal."""
+        if self.past_tokens is None:
+            asked = "" if self.asks == "anything" else f" (the plan asks for {self.asks})"
+            return f"{self.key}: {self.symptom}{asked}"
+        length = "of unknown size" if longest is None else longest
+        return (
+            f"{self.key}: {self.symptom} (max-model-len is {length}, right to {self.past_tokens})"
+        )
+
+    def sentence(self) -> str:
+        """The key, the symptom, and where it is right, as one line."""
+        since = "in no release yet" if self.right is None else f"from vLLM {self.right} on"
+        return f"{self.key}: {self.symptom}; right {since} ({self.source})"
+
+
+def load(file: Path = FILE) -> tuple[Fault, ...]:
+    """Read every fault, in the file's order.
+
+    Raises `FaultsError`, one line, for a file that cannot be read, a field that is missing, unknown
+    or of another kind, and a word that is not of ASKS or EFFECTS.
+    """
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FaultsError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FaultsError(f"{file}: is not TOML: {error}") from error
+    return tuple(_fault(file, key, table) for key, table in tables.items())
+
+
+def of(version: str, faults: Iterable[Fault] | None = None) -> tuple[Fault, ...]:
+    """The faults of a release as it was released, without any patch."""
+    return tuple(f for f in (load() if faults is None else faults) if f.is_in(version))
+
+
+def left(
+    version: str | None, statuses: Iterable[PatchStatus], faults: Iterable[Fault] | None = None
+) -> tuple[Fault, ...]:
+    """The faults that a tree has, by what the applier found in its files.
+
+    A fault with a patch among `statuses` is left unless every file of the patch has it, applied or
+    upstream; one without, if the release has it. A release before a fault's first has neither, and
+    a tree that does not say its release is taken for one that has them all.
+    """
+    carried: dict[str, bool] = {}
+    for status in statuses:
+        carried[status.patch] = carried.get(status.patch, True) and status.carried
+    return tuple(
+        fault
+        for fault in (load() if faults is None else faults)
+        if version is None or is_at_least(version, fault.since)
+        if not carried.get(fault.patch or "", version is not None and not fault.is_in(version))
+    )
+
+
+def fitting(series: Series) -> tuple[str, ...]:
+    """The releases that every patch of the series fits, oldest first."""
+    releases = [
+        {release for pair in target.pairs for release in pair.releases}
+        for patch in series.patches
+        for target in patch.targets
+    ]
+    return tuple(sorted(set.intersection(*releases), key=_numbers))
+
+
+def way_out(series: Series, faults: Iterable[Fault] | None = None) -> str:
+    """Where none of the faults is: the releases the series fits, and the first without any."""
+    patched = fitting(series)
+    rights = [fault.right for fault in (load() if faults is None else faults)]
+    known = [right for right in rights if right is not None]
+    ways = [f"vLLM {' or '.join(patched)} with the series"] if patched else []
+    ways += [f"vLLM {max(known, key=_numbers)} or later"] if len(known) == len(rights) else []
+    return ", or ".join(ways) or "another release: none is known to be right"
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", release))
+
+
+def _fault(file: Path, key: str, table: object) -> Fault:
+    where = f"{file}: {key}"
+    if not isinstance(table, dict):
+        raise FaultsError(f"{where}: is {table!r}, not a table [{key}]")
+    known = {field.name: field.type for field in fields(Fault) if field.name != "key"}
+    for name, value in table.items():
+        if name not in known:
+            raise FaultsError(f"{where}: {name}: unknown field; known: {', '.join(known)}")
+        wanted = int if name == "past_tokens" else str
+        if type(value) is not wanted:
+            raise FaultsError(f"{where}: {name}: {value!r} is no {wanted.__name__}")
+    for name in ("symptom", "since", "source", "asks", "effect"):
+        if name not in table:
+            raise FaultsError(f"{where}: the field {name} is missing")
+    for name, words in (("asks", ASKS), ("effect", EFFECTS)):
+        if table[name] not in words:
+            raise FaultsError(f"{where}: {name}: {table[name]!r} is none of {', '.join(words)}")
+    return Fault(key=key, **table)
