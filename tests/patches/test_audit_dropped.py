@@ -42,7 +42,7 @@ def test_a_call_that_leaves_the_option_out_is_found(tmp_path: Path) -> None:
     assert gap.condition == "the experts are Fast"
     assert gap.note == (
         f"ops.run() at {gap.where} is not given limit, which it takes (default 0.0); "
-        f"the model sets limit at {expert_trees.MODEL_FILE}:6"
+        f"the model sets limit at {expert_trees.MODEL_FILE}:7"
     )
     assert report.fails(gap)
 
@@ -57,9 +57,11 @@ def test_a_call_that_leaves_the_option_out_is_found(tmp_path: Path) -> None:
         {"apply": "y = ops.run(x, 1)\n        return clamp(y, self.moe_config.limit)"},
         {"body": "def activation(self, x):\n        return clamp(x, self.quant.clamp_limit)\n"},
         {"apply": "return forward(x, 1)", "forward": "return ops.run(x, 1, config.limit)"},
+        {"apply": "return self.run(x, 0.5)", "body": "def run(self, x, limit=0.0):\n        ..."},
+        {"states": "nothing"},
     ],
     ids=["keyword", "position", "unknown keywords", "unknown positions", "apart", "own method",
-         "helper"],
+         "helper", "position of a method", "a base of backends"],
 )  # fmt: skip
 def test_an_option_that_something_on_the_way_reads_is_not_dropped(
     tmp_path: Path, parts: dict[str, str]
@@ -86,6 +88,9 @@ def test_a_call_in_a_function_that_apply_runs_is_found(tmp_path: Path) -> None:
         ("if not ops.is_enabled():\n            return False\n        return True", True),
         ("if ops.is_enabled():\n            return False\n        return False", False),
         ("raise NotImplementedError", False),
+        ("return ops.is_elsewhere()", False),
+        ("return not ops.is_perhaps()", True),
+        ("if current_platform.is_cuda():\n            return True", False),
         ("return True", True),
     ],
 )
@@ -124,16 +129,44 @@ def test_a_backend_must_take_the_activation_of_the_model(
     assert bool(dropped(tmp_path, takes=takes, given=given)) is is_found
 
 
-@pytest.mark.parametrize("given", ["", "limit=None", "label=config.name", "num_experts=config.n"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "limit=None",
+        "label=config.name",
+        "num_experts=config.n",
+        "act=Other(limit=config.limit)",
+    ],
+)
 def test_an_option_that_the_model_leaves_off_is_not_missed(tmp_path: Path, given: str) -> None:
-    """Not set, set to a constant, or nothing that is off by default: nothing to apply."""
-    assert dropped(tmp_path, given=given) == []
+    """Not set, set to a constant, not off by default, or set elsewhere: nothing to apply."""
+    assert dropped(tmp_path, given=given, takes="return True") == []
 
 
 def test_a_draft_that_does_not_use_the_configured_layers_is_not_accused(tmp_path: Path) -> None:
     """The line that sets the option must be in the draft's own file or in one that it imports."""
     draft = expert_trees.DRAFT.replace("from .model import Layer\n", "")
     assert dropped(tmp_path, draft=draft) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from ..amd.model import Layer",
+        "from vllm.models.tiny.amd.model import Layer",
+        "from . import other, model",
+        "from . import (\n    other,\n    model as layers,\n)",
+        "import vllm.models.tiny.amd.model",
+        "def load():\n    from .model import Layer",
+    ],
+)
+def test_every_form_of_an_import_leads_to_the_configured_layers(
+    tmp_path: Path, statement: str
+) -> None:
+    """Relative, absolute, of a module, of a name in it, in a function."""
+    draft = expert_trees.DRAFT.replace("from .model import Layer", statement)
+    assert dropped(tmp_path, draft=draft) == [("limit", "Fast.apply")]
 
 
 def test_a_parameter_of_another_name_is_known_by_who_fills_it(tmp_path: Path) -> None:

@@ -134,9 +134,10 @@ BOTH = [
         ("at = slot % PAGE\nat += lane // 16 * 256\nvalue = tl.load(cache + at)", True),
         ("value = tl.load((cache + slot % PAGE // 16 * DIM).to(tl.pointer_type(tl.int8)))", True),
         ("wide = slot // TILE % 16\nvalue = tl.load(cache + slot % PAGE)", False),
+        ("at = tl.load(slots + slot // 7)\nvalue = tl.load(cache + at * DIM + slot % PAGE)", False),
     ],
     ids=["rows", "tiles", "no page", "helper", "parameters divided", "loop", "added to", "cast",
-         "not in an address"],
+         "not in an address", "looked up"],
 )  # fmt: skip
 def test_the_layout_of_a_kernel_is_read_off_its_addresses(
     tmp_path: Path, reads: str, is_tiled: bool
@@ -153,6 +154,9 @@ def test_the_layout_of_a_kernel_is_read_off_its_addresses(
         ("gather(cache, 'ROWS')", []),
         ("gather(cache, is_flat=flat(ratio))", []),
         ("gather(cache, is_flat=ratio > 4)", BOTH),
+        ("page_size = cache.size(1)\ngather(cache, 'ROWS' if page_size > 1 else 'TILES')", []),
+        ("layout = 'ROWS'\nif queries is None:\n    layout = 'TILES'\n    return\ngather(cache, layout)",
+         []),
         ("gather(cache, 'ROWS' if queries.any() else None)", BOTH),
         ("gather(cache, is_flat=getattr(queries.layer, 'ratio', 1) > 1)", []),
         ("if prefilling:\n    gather(cache)\nelse:\n    gather(cache, 'ROWS')", BOTH[:1]),
@@ -165,7 +169,7 @@ def test_the_layout_of_a_kernel_is_read_off_its_addresses(
          [text.replace("gather", "attend") for text in BOTH]),
         ("outside.scores_of_pages(queries, cache, Shuffled=False)", []),
     ],
-    ids=["default", "given", "predicate", "predicate that fails", "not known", "attribute", "phase",
+    ids=["default", "given", "predicate", "predicate that fails", "named value", "branch that ends", "not known", "attribute", "phase",
          "card", "unknown test", "known test", "foreign tiles", "foreign rows"],
 )  # fmt: skip
 def test_the_reads_are_followed_through_the_code_that_launches_them(

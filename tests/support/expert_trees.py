@@ -46,8 +46,22 @@ class ops:
     def is_enabled(cls):
         return cls.ENABLED
 
+    @classmethod
+    @only_where_supported
+    def is_elsewhere(cls):
+        return current_platform.is_cuda()
+
     @staticmethod
-    def run(x, weights, limit=0.0, scale=1.0):
+    def is_perhaps():
+        if FOUND:
+            return True
+
+    @staticmethod
+    def run(x, weights, limit=0.0, scale=1.0, label="none"):
+        ...
+
+class Other:
+    def __init__(self, limit):
         ...
 """
 BACKEND = """
@@ -57,7 +71,7 @@ from .helper import forward
 class Fast:
     {body}
     @staticmethod
-    def activation_format():
+    def {states}():
         return "standard"
 
     @staticmethod
@@ -78,6 +92,7 @@ def forward(x, config):
     {forward}
 """
 MODEL = """
+from vllm.fast_ops import Other
 from vllm.model_executor.layers.fused_moe import FusedMoE
 
 class Layer:
@@ -97,15 +112,17 @@ def tree(
     runs: str = "return ops.is_enabled()",
     takes: str = TAKES_SILU,
     body: str = "name = 'fast'",
+    states: str = "activation_format",
     more: str = "",
     draft: str = DRAFT,
 ) -> Path:
     """Write a tree whose AMD draft configures `given` and whose backend's ``apply`` is `apply`.
 
-    `forward` is the body of a helper that ``apply`` may call, `more` another backend's source.
+    `forward` is the body of a helper that ``apply`` may call, `more` another backend's source,
+    `states` the name of the method that every complete backend has.
     """
     audit_trees.tree(root, propose="self.model.model", amd=draft)
-    backend = BACKEND.format(body=body, runs=runs, takes=takes, apply=apply)
+    backend = BACKEND.format(body=body, runs=runs, takes=takes, apply=apply, states=states)
     for path, text in (
         (f"{LAYERS}/config.py", CONFIG),
         (f"{LAYERS}/__init__.py", "from .layer import FusedMoE\n"),
