@@ -55,22 +55,32 @@ def test_a_size_is_a_number_in_every_spelling() -> None:
     assert [vocabulary.size(v) for v in (8192, -1, True, None, 2.5)] == [8192, *[None] * 4]
 
 
+# Asks both in one process, because importing vLLM takes longer than answering.
+ASK = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.argparse_utils import human_readable_int_or_auto as read
+def size(text):
+    try:
+        return read(text)
+    except Exception:
+        return -1
+given = json.load(sys.stdin)
+args = EngineArgs(model="x", reasoning_parser=given["parser"])
+args._set_default_reasoning_config_args()
+reasoning = {k: v for k, v in vars(args.reasoning_config).items() if not k.startswith("_")}
+print("READ" + json.dumps({"sizes": [size(t) for t in given["sizes"]], "reasoning": reasoning}))
+"""
+
+
 @pytest.mark.real
-def test_a_size_is_what_vllm_reads() -> None:
-    """Each spelling against the pinned vLLM; what it refuses or calls automatic is none here."""
-    ask = (
-        "import json, sys\n"
-        "from vllm.utils.argparse_utils import human_readable_int_or_auto as read\n"
-        "def answer(text):\n"
-        "    try:\n"
-        "        return read(text)\n"
-        "    except Exception:\n"
-        "        return -1\n"
-        "print('READ' + json.dumps([answer(text) for text in json.load(sys.stdin)]))\n"
-    )
+def test_the_pinned_vllm_reads_what_we_say_it_reads() -> None:
+    """Each spelling of a size, none where it refuses or chooses itself; and the reasoning-config of
+    vLLM's recipes, which it makes of the recipe's reasoning-parser by itself."""
+    parser = recipe.load().profile("mi355x").serve["reasoning-parser"]
     ended = subprocess.run(
-        [sys.executable, "-c", ask],
-        input=json.dumps(SIZES),
+        [sys.executable, "-c", ASK],
+        input=json.dumps({"sizes": SIZES, "parser": parser}),
         env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
         capture_output=True,
         text=True,
@@ -79,4 +89,9 @@ def test_a_size_is_what_vllm_reads() -> None:
     )
     theirs = json.loads(ended.stdout.rpartition("READ")[2])
     ours = [vocabulary.size(text) for text in SIZES]
-    assert theirs == [-1 if size is None else size for size in ours]
+    assert theirs["sizes"] == [-1 if size is None else size for size in ours]
+    assert theirs["reasoning"] == {
+        "reasoning_parser": parser,
+        "reasoning_start_str": "",
+        "reasoning_end_str": "",
+    }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import host, recipe, vocabulary
+from deploy import host, recipe, switches, vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = [ROOT / "docker/Dockerfile", ROOT / "docker/Dockerfile.healthcheck"]
@@ -98,6 +98,9 @@ def test_ports_and_the_user_of_the_health_service_agree() -> None:
     services = load(COMPOSE)["services"]
     assert services["server"]["ports"][0].endswith(f":{ports.serve}")
     assert services["healthcheck"]["ports"][0].endswith(f":{ports.health}")
+    beside = services["server"]["environment"]["DSPARK_HEALTH_URL"]
+    assert beside == f"http://healthcheck:{ports.health}"
+    assert switches.health_url({}) == f"http://127.0.0.1:{ports.health}"
     assert f"USER {host.HEALTH_UID}:{host.HEALTH_UID}" in DOCKERFILES[1].read_text()
 
 

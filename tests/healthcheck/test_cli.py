@@ -58,6 +58,13 @@ def test_serve_wait_check_and_drain() -> None:
         assert (waited.returncode, waited.stdout) == (0, "READY\n")
         for what in ("startup", "ready", "live"):
             assert run("check", "--for", what, "--url", url).returncode == 0
+        by_environment = subprocess.run(
+            command("check"),
+            cwd=REPOSITORY,
+            env={**os.environ, "DSPARK_HEALTH_URL": url},
+            timeout=PATIENCE_S,
+        )
+        assert by_environment.returncode == 0
         process.send_signal(signal.SIGTERM)
         until = time.monotonic() + PATIENCE_S
         seen = 200
