@@ -66,7 +66,7 @@ def questions(folder: Path) -> Answers:
             "first_page": 2143,
             "negative_zero": True,
         },
-        # One draft: a request's two queries are one row of q, with a length each. A NaN is no score.
+        # One draft: a request's two queries are one row of q, with a length each; one key is NaN.
         "native": small
         | {
             "arch": "gfx950",

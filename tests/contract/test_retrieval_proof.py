@@ -30,8 +30,8 @@ ASKED = {
     ],
     "uneven": [[0, 8192, 6], [1, 4999, 3], [0, 4093, 1], [1, 3000, 2], [0, 6001, 50]],
 }
-"""Requests as [prompt, length, queries] by name: decodes with all drafts or with some, prefills that
-continue a chunk, and all of them prefix hits."""
+"""Requests as [prompt, length, queries] by name: decodes with all drafts or with some, prefills
+that continue a chunk, and all of them prefix hits."""
 
 
 @pytest.fixture(scope="module")

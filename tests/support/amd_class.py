@@ -1,7 +1,8 @@
 """Asking the real AMD draft class, on a CPU, with and without the patch series.
 
 The questions are the functions of `amd_class_driver`, or of another driver beside it; they are
-answered in one process per tree, as importing vLLM is what takes the time. The trees and their environment are the rehearsal's.
+answered in one process per tree, as importing vLLM is what takes the time. The trees and their
+environment are the rehearsal's.
 """
 
 import json

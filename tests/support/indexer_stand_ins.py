@@ -148,7 +148,7 @@ class StandIns(contextlib.ExitStack):
         _stride: int,
         top_k: int,
     ) -> None:
-        """The best of each row's range, counted from its start; whatever memory it names is read."""
+        """The best of each row's range, counted from its start; reads what memory it names."""
         memory = scores.as_strided((scores.untyped_storage().nbytes() // 4,), (1,), 0)
         for row in range(rows):
             start, end = int(starts[row]), int(ends[row])
