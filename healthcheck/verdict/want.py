@@ -42,7 +42,7 @@ def next_look_s(memory: Memory, policy: Policy) -> float:
         memory.state is State.SMOKE
         or (memory.state is State.LOADING and memory.gone_since is not None)
         or (memory.transport.bad and not memory.transport.raised)
-        or any(r.doubted and not r.raised for r in memory.records.values())
+        or any(not r.raised and not all(r.judged) for r in memory.records.values())
         or (memory.state is State.NOT_READY and memory.recovery_good > 0)
     )
     if unsettled:

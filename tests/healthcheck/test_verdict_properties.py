@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +15,9 @@ from healthcheck.judge import Completion, Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
+    ANY,
     SURFACES,
+    UNREAD_TIMES,
     Generation,
     Memory,
     Outstanding,
@@ -27,6 +32,7 @@ from healthcheck.verdict import (
 )
 
 POLICY = Policy(Health(), "m")
+STARTS = st.sampled_from([0, 1, 2])
 SERVING = {State.READY, State.DEGRADED}
 
 HEALTHS = st.one_of(
@@ -94,13 +100,23 @@ def scripts(draw: st.DrawFn) -> list[tuple[float, Answer | Failure, object, obje
     )
 
 
-def play(script: object, healthy_start: bool) -> list[tuple[Memory, Reading, Memory]]:
+def play(script: object, healthy_start: int) -> list[tuple[Memory, Reading, Memory]]:
     """Every step of a script: memory before, reading, memory after. Generations are answered
-    only if they were wanted, as the loop does."""
+    only if they were wanted, as the loop does. `healthy_start`: of so many engines; 0 for none.
+
+    The tokens of a script are what came since its last reading, unless it shows another start."""
     memory, now = begin(0.0, 1), 0.0
     steps: list[tuple[Memory, Reading, Memory]] = []
     running: Outstanding | None = None
     counter = 0
+    written: Counter[str] = Counter()
+
+    def grown(seen: object) -> object:
+        if not isinstance(seen, Exposition) or seen.process_start == 2.0:
+            return seen
+        written.update({e.engine: int(e.generation_tokens) for e in seen.engines})
+        engines = (replace(e, generation_tokens=written[e.engine]) for e in seen.engines)
+        return replace(seen, engines=tuple(engines))
 
     def one(seconds, health, listing, metrics, findings) -> None:  # type: ignore[no-untyped-def]
         nonlocal memory, now, running, counter
@@ -119,7 +135,7 @@ def play(script: object, healthy_start: bool) -> list[tuple[Memory, Reading, Mem
                 running.engine,
             )
             running = None
-        reading = Reading(now, health, listing, metrics, made, running)
+        reading = Reading(now, health, listing, grown(metrics), made, running)  # type: ignore[arg-type]
         after = advance(memory, reading, POLICY)
         steps.append((memory, reading, after))
         memory = after
@@ -131,10 +147,9 @@ def play(script: object, healthy_start: bool) -> list[tuple[Memory, Reading, Mem
 
     if healthy_start:
         good = (Finding("real tokens", Outcome.GOOD),)
-        tokens = 0
+        fresh = [EngineSample(str(n), generation_tokens=1.0) for n in range(healthy_start)]
+        exposition = Exposition(1.0, tuple(fresh))
         while memory.state is not State.READY:
-            tokens += 1
-            exposition = Exposition(1.0, (EngineSample("0", generation_tokens=tokens),))
             one(5.0, Answer(200), Listing(("m",)), exposition, good)
     for seconds, health, listing, metrics, findings, _ in script:  # type: ignore[attr-defined]
         one(seconds, health, listing, metrics, findings)
@@ -146,9 +161,9 @@ def passed(reading: Reading, memory: Memory) -> bool:
     return made is not None and made.epoch == memory.epoch and made.outcome is Outcome.GOOD
 
 
-@given(scripts(), st.booleans())
+@given(scripts(), STARTS)
 def test_ready_is_unreachable_without_a_fresh_passed_generation(
-    script: object, healthy_start: bool
+    script: object, healthy_start: int
 ) -> None:
     """Between any unready state and READY a generation of the present engine has passed."""
     good_since_unready = False
@@ -164,8 +179,8 @@ def test_ready_is_unreachable_without_a_fresh_passed_generation(
             assert after.good_generation_at is not None
 
 
-@given(scripts(), st.booleans())
-def test_dead_and_stalled_recover_through_smoke_only(script: object, healthy_start: bool) -> None:
+@given(scripts(), STARTS)
+def test_dead_and_stalled_recover_through_smoke_only(script: object, healthy_start: int) -> None:
     """From STALLED the ways on are DEAD and SMOKE, from DEAD it is SMOKE; a gate lies between."""
     for before, _, after in play(script, healthy_start):
         if before.state in (State.DEAD, State.STALLED):
@@ -184,7 +199,7 @@ def test_no_single_bad_sample_leaves_ready(
 ) -> None:
     """From READY one reading, however bad or late, never ends service; only another engine does.
     One bad text is a doubt, and said."""
-    before = play([], True)[-1][2]
+    before = play([], 1)[-1][2]
     now = before.at + seconds
     made = None
     if findings is not None:
@@ -196,9 +211,9 @@ def test_no_single_bad_sample_leaves_ready(
     assert after.state is expected or [n.code for n in after.notes] == ["engine.new"]
 
 
-@given(scripts(), st.booleans())
+@given(scripts(), STARTS)
 def test_the_engine_probe_fails_in_dead_and_stalled_only(
-    script: object, healthy_start: bool
+    script: object, healthy_start: int
 ) -> None:
     """/livez/engine is 503 in DEAD and STALLED and nowhere else, so nothing else restarts it."""
     for _, _, after in play(script, healthy_start):
@@ -206,8 +221,8 @@ def test_the_engine_probe_fails_in_dead_and_stalled_only(
         assert live is (after.state not in (State.DEAD, State.STALLED))
 
 
-@given(scripts(), st.booleans())
-def test_every_memory_is_sound(script: object, healthy_start: bool) -> None:
+@given(scripts(), STARTS)
+def test_every_memory_is_sound(script: object, healthy_start: int) -> None:
     """Ages are never negative, a next look is always due, and unready states give a reason."""
     for _, _, after in play(script, healthy_start):
         age = after.evidence_age_s(after.at)
@@ -216,3 +231,36 @@ def test_every_memory_is_sound(script: object, healthy_start: bool) -> None:
         assert 0 < next_look_s(after, POLICY) <= POLICY.health.scrape_interval_s
         assert after.notes or after.state is State.READY
         assert set(SURFACES) == set(State)
+
+
+@given(scripts(), STARTS)
+def test_ready_means_that_every_engine_was_read_lately_and_well(
+    script: object, healthy_start: int
+) -> None:
+    """READY has no engine in doubt, out, silent, vanished or long unread; and none that is out or
+    silent is ever served from."""
+    health = POLICY.health
+    allowed = UNREAD_TIMES * health.evidence_max_age_s + health.generation_timeout_s
+    for _, _, after in play(script, healthy_start):
+        if after.state in SERVING:
+            for record in after.records.values():
+                assert not record.raised and record.unanswered < health.bad_verdicts
+        if after.state is State.READY:
+            assert all(all(record.judged) for record in after.records.values())
+            assert all(e.absent < health.bad_verdicts for e in after.engines.values())
+            for key in after.keys:
+                assert after.at - max(after.record(key).read_at, after.woke_at) <= allowed
+
+
+@given(scripts(), STARTS)
+def test_every_canary_has_an_engine_where_there_is_a_choice(
+    script: object, healthy_start: int
+) -> None:
+    """Of several engines none is asked without its rank once the gate is through, but to clear
+    what an unknown one wrote."""
+    for _, _, after in play(script, healthy_start):
+        want = wants(after, after.at, POLICY)
+        if want is None or after.state is State.SMOKE or after.record(ANY).doubted:
+            continue
+        assert (want.rank is not None) is bool(after.ranks)
+        assert want.engine is None or after.ranks[want.engine] == want.rank

@@ -77,6 +77,7 @@ class ScriptedServer:
     greedy: bool = False
     fixed_seed: bool = False
     drafting: bool = True
+    undrafted_engines: set[str] = field(default_factory=set)
     rates: tuple[float, ...] = (0.75, 0.6, 0.5, 0.4)  # of acceptance by position
     on_completion: Callable[[Mapping[str, Any]], Reply] | None = None
     on_chat: Callable[[Mapping[str, Any]], Reply] | None = None
@@ -182,7 +183,7 @@ class ScriptedServer:
         engine.prompt_tokens += prompted
         engine.generation_tokens += tokens
         engine.first_tokens += 1
-        if self.drafting:
+        if self.drafting and name not in self.undrafted_engines:
             engine.draft(max(tokens // 4, 1), self.rates)
         seed = 0 if self.fixed_seed or self.greedy else payload["seed"]
         prompt = payload["prompt"]
