@@ -79,6 +79,20 @@ def test_answers_are_sampled_words(server: RehearsalServer) -> None:
     assert any(a < b for a, b in zip(chosen, likeliest, strict=True))
 
 
+@pytest.mark.parametrize("narrowed", [{"top_k": 2}, {"top_p": 0.02}, {"top_k": 9, "top_p": 0.5}])
+def test_top_k_and_top_p_narrow_what_is_sampled(
+    server: RehearsalServer, narrowed: dict[str, float]
+) -> None:
+    """Sampled from few tokens, the answer is among the likeliest at every position; the engine
+    lives on."""
+    answer = server.complete(logprobs=20, max_tokens=8, temperature=0.6, **narrowed)
+    assert answer.status_code == 200
+    block = answer.json()["choices"][0]["logprobs"]
+    for own, top in zip(block["token_logprobs"], block["top_logprobs"], strict=True):
+        assert sum(value > own for value in top.values()) < narrowed.get("top_k", 20)
+    assert server.complete(max_tokens=2).status_code == 200
+
+
 def test_chat_is_answered(server: RehearsalServer) -> None:
     """The chat template turns messages into a prompt that is answered."""
     body = {

@@ -10,8 +10,9 @@ def register() -> None:
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
-    from . import faults, interpreter, speed
+    from . import faults, interpreter, masking, speed
 
     interpreter.mend()
     speed.apply()
+    masking.mask_by_sorting()
     faults.arm(os.environ)
