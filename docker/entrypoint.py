@@ -134,7 +134,7 @@ def carries_series(root: Path, made: Plan) -> list[str]:
         mend = f"mend it: {command}" if fits else f"no patch fits it: use {faults.way_out(loaded)}"
         raise Refusal(f"vLLM at {root}: {fatal}; {mend}")
     return [
-        *(f"{status.patch}: {status.state}" for status in found),
+        *dict.fromkeys(f"{status.patch}: {status.state}" for status in found),
         *(f"warning: serving with {f.sentence()}" for f in hit),
     ]
 

@@ -97,8 +97,8 @@ def left(
     """The faults that a tree has, by what the applier found in its files.
 
     A fault with a patch among `statuses` is left unless every file of the patch has it, applied or
-    upstream; one without, if the release has it. A release before a fault's first has neither, and
-    a tree that does not say its release is taken for one that has them all.
+    upstream, whatever the release's number: what is not seen to be right is taken for wrong. One
+    without is left if the release has it, or does not say which it is.
     """
     carried: dict[str, bool] = {}
     for status in statuses:
@@ -106,7 +106,6 @@ def left(
     return tuple(
         fault
         for fault in (load() if faults is None else faults)
-        if version is None or is_at_least(version, fault.since)
         if not carried.get(fault.patch or "", version is not None and not fault.is_in(version))
     )
 

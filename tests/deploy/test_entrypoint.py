@@ -87,6 +87,7 @@ def test_an_unpatched_vllm_may_serve_a_plan_that_is_not_hit(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("version", "words", "environ", "named"),
     [
+        ("0.25.1", ["--max-model-len=2048"], {"DSPARK_PROFILE": "mi325x"}, {"draft-attribute", "draft-noise", "nan-argmax"}),
         ("0.28.0", [], {"DSPARK_PROFILE": "mi325x"}, {"draft-noise", "indexer-layout"}),
         ("0.28.0", ["--max-model-len=2048"], {"DSPARK_PROFILE": "mi325x"}, {"draft-noise"}),
         ("0.29.0", [], {"DSPARK_PROFILE": "mi355x"}, {"indexer-layout", "expert-clamp"}),

@@ -59,6 +59,13 @@ def test_the_table_and_the_files_of_a_release_agree(version: str, tmp_path: Path
         assert faults.left(version, apply.status(root, LOADED)) == ()
 
 
+def test_a_release_that_is_not_known_is_taken_for_wrong(tmp_path: Path) -> None:
+    """Before the first release of the table the files decide alone, and none of them is right."""
+    root = slim_copy("0.25.1", tmp_path, TARGETS)
+    assert faults.of("0.25.1") == ()
+    assert faults.left("0.25.1", apply.status(root, LOADED)) == faults.load()
+
+
 def test_a_mended_file_leaves_the_rest_wrong(tmp_path: Path) -> None:
     """A fault is gone with every file of its patch, not with the first of them."""
     root = slim_copy("0.27.1", tmp_path, TARGETS)
