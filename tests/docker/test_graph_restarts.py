@@ -179,22 +179,19 @@ def watched(
     Whether it is to be started again, what was said, and its exit code.
     """
     said: list[str] = []
-    waiting = list(verdicts)
-    told_all = threading.Event()
+    asked = 0
 
     def ask() -> list[str] | None:
-        if len(waiting) == 1:
-            told_all.set()
-        words = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        nonlocal asked
+        words = verdicts[min(asked, len(verdicts) - 1)]
+        asked += 1
         return None if words is None else words.split()
 
     restarts = graph_restarts.Restarts(ask, limit, grace_s, said.append)
     server = subprocess.Popen(["sh", "-c", script], process_group=0)
     with restarts.watching(server):
-        assert told_all.wait(PATIENCE_S)
-        if not restarts._is_ending:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(1)
+        # Asked again after the last verdict, so that it has been acted on or passed over.
+        until(lambda: bool(said) or asked > len(verdicts) + 1)
         if not said:
             server.terminate()
         server.wait(PATIENCE_S)
