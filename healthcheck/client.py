@@ -255,7 +255,8 @@ class Client:
                     return Failure(FailureKind.TOO_LARGE, f"more than {most} bytes")
                 if len(content) > most:  # the status says it; the text is only shown
                     break
-            return Answer(status, bytes(content[:most]), content_type)
+            del content[most:]
+            return Answer(status, bytes(content), content_type)
 
     def headers_for(self, path: str, body: bytes | None) -> dict[str, str]:
         """What every question carries; the key goes to /v1 paths only."""

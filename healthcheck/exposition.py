@@ -196,8 +196,10 @@ def parse(text: str | bytes) -> Exposition | Failure:
 def _samples(text: bytes) -> Iterator[Sample]:
     lines: list[str] = []
     for found in _LINE.finditer(text):
-        if len(found[0]) > LONGEST_LINE or len(lines) == MOST_LINES:
-            raise ValueError(f"more than {MOST_LINES} lines, or one of {len(found[0])} bytes")
+        if len(found[0]) > LONGEST_LINE:
+            raise ValueError(f"a line of {len(found[0])} bytes")
+        if len(lines) == MOST_LINES:
+            raise ValueError(f"more than {MOST_LINES} lines of engines")
         lines.append(found[0].decode("utf-8", errors="replace"))
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         yield from (s for s in family.samples if s.name in NEEDED)

@@ -164,7 +164,7 @@ class Loop:
         self._log = log
         self._provenance = provenance
         self._stopping = threading.Event()
-        self._draining = threading.Event()
+        self._draining = False
         self._over = threading.Event()
         self._asking = Cancel()
         self._thread: threading.Thread | None = None
@@ -219,15 +219,17 @@ class Loop:
     @property
     def draining(self) -> bool:
         """Drain was asked for."""
-        return self._draining.is_set()
+        return self._draining
 
     def on_turn(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each turn, in the loop's thread."""
         self._listeners.append(listener)
 
     def drain(self) -> None:
-        """Be unready from now on; a drain is not taken back."""
-        self._draining.set()
+        """Be unready from now on; a drain is not taken back. For one thread and its signals."""
+        if self._draining:
+            return  # nor may a signal's handler wait for what it has interrupted
+        self._draining = True
         self._runner.stop()
         self._wake.set()
 
@@ -382,7 +384,7 @@ class Loop:
             metrics,
             finished,
             outstanding,
-            self._draining.is_set(),
+            self._draining,
         )
 
     def _ask(self, name: str, path: str, now: float, limit_bytes: int) -> Answer | Failure:

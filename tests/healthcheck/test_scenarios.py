@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.recipe import Health
+from healthcheck import settings
 from healthcheck.verdict import State
 from tests.support.scripted_server import (
     Engine,
@@ -965,6 +968,45 @@ def test_garbage_that_comes_and_goes_keeps_a_server_out(every: int) -> None:
         up = sum(later - at for (at, state), (later, _) in looks if state in served)
         assert up < 1440
         assert len(simulation.states()) <= 12
+
+
+def test_a_name_that_is_gone_is_found_within_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a killed container's: NOT_READY with its reason, and READY when the name is back."""
+    look_up, there = socket.getaddrinfo, [True]
+
+    def resolve(host: str, *args: Any, **more: Any) -> Any:
+        if host == "vllm.test" and not there[0]:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up("127.0.0.1" if host == "vllm.test" else host, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with scripted_server() as server:
+        simulation = Simulation(server, host="vllm.test")
+        simulation.to_ready()
+        simulation.run(60)
+        there[0] = False
+        assert simulation.run(60, until=[NOT_READY]) < 10
+        assert simulation.codes == ["server.unresolved"]
+        simulation.run(600)
+        assert simulation.state is NOT_READY
+        there[0] = True
+        simulation.run(60)
+        assert simulation.state is READY
+
+
+def test_a_key_that_is_changed_on_both_sides_is_used(tmp_path: Path) -> None:
+    """DEGRADED while the file still holds the old one, READY at the first canary with the new."""
+    path = tmp_path / "key"
+    path.write_text("sk-first")
+    with scripted_server(key="sk-first") as server:
+        simulation = Simulation(server, key=settings.secret("--api-key-file", path))
+        simulation.to_ready()
+        server.key = "sk-second"
+        simulation.run(250)
+        assert (simulation.state, simulation.codes) == (DEGRADED, ["config.unauthorized"])
+        path.write_text("sk-second")
+        simulation.run(60)
+        assert simulation.state is READY
 
 
 def test_an_idle_server_is_asked_little() -> None:

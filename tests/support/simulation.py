@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from deploy.recipe import Health
 from healthcheck.answers import Failure, FailureKind
-from healthcheck.client import Client
+from healthcheck.client import Client, Secret
 from healthcheck.generate import Generator
 from healthcheck.judge import judge
 from healthcheck.loop import Loop
@@ -73,10 +73,13 @@ class Simulation:
     model: str | None = MODEL
     speculates: bool = True
     now: float = 1000.0
+    host: str = "127.0.0.1"
+    key: Secret | None = None
 
     def __post_init__(self) -> None:
         policy = Policy(self.health, self.model, self.speculates)
-        client = Client(self.server.url)
+        url = self.server.url.replace("127.0.0.1", self.host)
+        client = Client(url, key=self.key)
         self.server.clock = lambda: self.now
         self.said: list[str] = []
         self.seen: list[tuple[float, State]] = []
