@@ -1,8 +1,8 @@
 """One audit of one tree: which architectures are looked at, and what comes out."""
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from patches.audit.dropped import DroppedOptions
 from patches.audit.gaps import Gap, GapFinder, Severity
@@ -18,10 +18,15 @@ _ORDER = list(Severity)
 
 @dataclass(frozen=True)
 class Scope:
-    """What to look at. Both given: the absolute check of that architecture on that platform."""
+    """What to look at. Both given: the absolute check of that architecture on that platform.
+
+    `speculative` is the server's speculative configuration: with it, conditions on its options are
+    decided, and what they keep out of reach is at most a missing feature.
+    """
 
     platform: str | None = None
     arch: str | None = None
+    speculative: Mapping[str, object] | None = field(default=None, hash=False)
 
     @property
     def is_absolute(self) -> bool:
@@ -51,7 +56,7 @@ def audit(tree: SourceTree, scope: Scope) -> Report:
     """Audit a tree. Raises `MisuseError` for an architecture or platform that does not exist."""
     registry = Registry(ModuleIndex(tree))
     _check(scope, registry)
-    finder, parity = GapFinder(registry), ParityFinder(registry)
+    finder, parity = GapFinder(registry, scope.speculative), ParityFinder(registry)
     dropped, layouts = DroppedOptions(registry), LayoutFinder(registry)
     forked = [e for e in registry.drafts.values() if registry.is_forked(e)]
     drafts = [registry.drafts[scope.arch]] if scope.arch in registry.drafts else forked

@@ -131,14 +131,6 @@ def method_of(cls: ClassModel, name: str, after: ClassModel | None = None) -> Fu
     return Function(found[0].module, found[1], found[0], cls) if found else None
 
 
-def last_name(called: ast.expr) -> str:
-    """The last name of what is called: ``fused_moe`` of ``ops.fused_moe(...)``."""
-    match called:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""
-
-
 def _walked(module: Module, function: FunctionNode) -> Body:
     calls: list[ast.Call] = []
     imports: dict[str, Import] = {}

@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import json
 import sys
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    scope = Scope(arguments.platform, arguments.arch)
+    scope = Scope(arguments.platform, arguments.arch, _speculative(arguments.speculative_config))
     known = baseline.load(arguments.baseline) if arguments.baseline else frozenset()
     old = audit(open_tree(arguments.since), scope) if arguments.since else None
     reports = [audit(open_tree(tree), scope) for tree in arguments.trees]
@@ -59,6 +60,19 @@ def _render(arguments: argparse.Namespace, reports: list[Report]) -> str:
         case "github":
             return render.as_github(reports)
     return render.as_table(reports, explain=arguments.explain)
+
+
+def _speculative(text: str | None) -> dict[str, object] | None:
+    """The JSON of --speculative-config, None when it is not given. Raises `MisuseError`."""
+    if text is None:
+        return None
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MisuseError(f"--speculative-config {text}: not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise MisuseError(f"--speculative-config {text}: not a JSON object; give vLLM's own value")
+    return given
 
 
 def _warn_of_stale(known: frozenset[str], reports: list[Report]) -> None:
@@ -88,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A",
         help="look at one architecture only, such as DSparkDraftModel; with --platform the check "
         "is absolute: what no platform provides is a gap as well",
+    )
+    parser.add_argument(
+        "--speculative-config",
+        metavar="JSON",
+        help="what the server is given under this name: conditions on its options are decided",
     )
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="gaps that are known")
     parser.add_argument(

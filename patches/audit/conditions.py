@@ -43,6 +43,9 @@ class Facts(Protocol):
     def flag_is_set(self, name: str) -> Truth:
         """Whether the speculator's own attribute `name` is something else than None."""
 
+    def option(self, name: str) -> object:
+        """The value of an option of the speculative configuration, or `UNKNOWN`."""
+
     def has_auxiliary_states(self) -> Truth:
         """Whether the target hands auxiliary hidden states to the speculator."""
 
@@ -206,6 +209,29 @@ class FlagIsSet(Condition):
 
     def truth(self, facts: Facts) -> Truth:
         return facts.flag_is_set(self.name)
+
+
+@dataclass(frozen=True)
+class Configured(Condition):
+    """An option of the speculative configuration is truthy."""
+
+    option: str
+
+    def truth(self, facts: Facts) -> Truth:
+        value = facts.option(self.option)
+        return None if value is UNKNOWN else bool(value)
+
+
+@dataclass(frozen=True)
+class ConfiguredAs(Condition):
+    """An option of the speculative configuration is one of `values`."""
+
+    option: str
+    values: frozenset[object]
+
+    def truth(self, facts: Facts) -> Truth:
+        value = facts.option(self.option)
+        return None if value is UNKNOWN else any(value == stated for stated in self.values)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What shared code reads off a draft class, as a list to hold the running class against."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +54,13 @@ class Contract:
     items: tuple[Item, ...]
 
 
-def contract(tree: SourceTree, arch: str, platform: str) -> Contract:
+def contract(
+    tree: SourceTree, arch: str, platform: str, speculative: Mapping[str, object] | None = None
+) -> Contract:
     """Collect the contract of one draft architecture on one platform.
 
-    Required are the attributes that a reachable line reads without a guard. Those that are read
+    Required are the attributes that a reachable line reads without a guard; `speculative` is the
+    configuration that decides what is reachable, as far as it is known. Those that are read
     with a default are listed when the source gives them a constant. Raises `MisuseError` when the
     tree has no such class, or no speculator that is known to drive it.
     """
@@ -67,7 +71,7 @@ def contract(tree: SourceTree, arch: str, platform: str) -> Contract:
     implementation = registry.implementation(entry, platform)
     if implementation.model is None:
         raise MisuseError(f"{arch} on {platform}: {implementation.missing_because}")
-    reads = GapFinder(registry).draft_reads(entry, implementation)
+    reads = GapFinder(registry, speculative).draft_reads(entry, implementation)
     if not reads:
         raise MisuseError(f"{arch}: no speculator of this tree is known to drive it")
     items = tuple(_items(implementation.model, reads))

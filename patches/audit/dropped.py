@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from patches.audit.backends import ENTRY, Backend, Backends, Step
-from patches.audit.calls import Function, last_name
+from patches.audit.calls import Function
 from patches.audit.gaps import Gap, Severity
 from patches.audit.options import ExpertOptions, Option
 from patches.audit.registry import Entry, Registry
-from patches.audit.syntax import names_in
+from patches.audit.syntax import last_name, names_in
 
 _Spellings = frozenset[str]
 

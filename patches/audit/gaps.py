@@ -1,12 +1,12 @@
 """Gaps: attributes that shared code reads and that the class of one platform does not have."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from patches.audit.classes import ClassModel
 from patches.audit.conditions import DRAFT, TARGET, AttributePath, Role
-from patches.audit.config import OptionRule, SpeculativeRules
+from patches.audit.config import SpeculativeRules
 from patches.audit.liveness import (
     LiveRead,
     LiveReads,
@@ -18,6 +18,7 @@ from patches.audit.liveness import (
 from patches.audit.platforms import PLATFORMS
 from patches.audit.readgraph import CALL, Kind, ReadGraph
 from patches.audit.registry import Entry, Implementation, Registry
+from patches.audit.settings import Settings
 from patches.audit.speculators import Speculators, family_of
 
 
@@ -80,19 +81,20 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Refused:
-    """A read that only an option reaches which the configuration refuses for this architecture."""
+    """A read that only an option reaches which the configuration refuses, or has otherwise."""
 
     live: LiveRead
-    rule: OptionRule
+    because: str
 
 
 class GapFinder:
     """Finds the gaps of one tree."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, speculative: Mapping[str, object] | None = None) -> None:
         self._registry = registry
         self._speculators = Speculators(registry)
         self._rules = SpeculativeRules(registry.index)
+        self._settings = Settings(registry.index, speculative)
 
     def draft_gaps(self, entry: Entry, absolute_on: str | None = None) -> list[Gap]:
         """Return the gaps of a draft architecture.
@@ -173,14 +175,14 @@ class GapFinder:
     def _side(
         self, implementation: Implementation, situation: Situation, graph: ReadGraph
     ) -> _Side:
-        facts = SituationFacts(situation, graph, self._rules, obey_rules=True)
+        facts = SituationFacts(situation, graph, self._rules, self._settings)
         live = LiveReads(graph, facts)
         refused: list[_Refused] = []
-        for rule in sorted(facts.refused, key=lambda rule: rule.option):
-            freed = SituationFacts(situation, graph, self._rules, obey_rules=False)
+        for option, because in sorted(facts.closed.items()):
+            freed = SituationFacts(situation, graph, self._rules, self._settings, option)
             reached = {(r.read.role, r.read.path) for r in live.reads}
             refused += [
-                _Refused(read, rule)
+                _Refused(read, because)
                 for read in LiveReads(graph, freed).reads
                 if (read.read.role, read.read.path) not in reached
             ]
@@ -246,10 +248,11 @@ def _missing(
         if (refused.live.read.role, refused.live.kind) == (role, Kind.REQUIRED) and provides(
             side.model, path
         ) is False:
-            note = f"{refused.rule.option} is refused for it at {refused.rule.where}"
             providers = _providers(siblings, path)
             if providers or absolute:
-                yield _gap(Severity.FEATURE_MISSING, entry, side, refused.live, providers, note)
+                yield _gap(
+                    Severity.FEATURE_MISSING, entry, side, refused.live, providers, refused.because
+                )
 
 
 def _required_gap(entry: Entry, side: _Side, live: LiveRead, providers: tuple[str, ...]) -> Gap:

@@ -10,11 +10,12 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from patches.audit.calls import Bodies, CallResolver, Function, last_name
+from patches.audit.calls import Bodies, CallResolver, Function
 from patches.audit.classes import UNKNOWN, ClassLibrary
 from patches.audit.constants import combined, compared
 from patches.audit.kernels import Layout, accesses
 from patches.audit.platforms import Truth, all_of, any_of
+from patches.audit.syntax import last_name
 
 _SAME_STORAGE = frozenset(
     ("view", "reshape", "unsqueeze", "squeeze", "flatten", "contiguous", "narrow", "permute")

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from patches.audit.classes import UNKNOWN, CallShape, ClassModel
 from patches.audit.conditions import AttributePath, Condition, Role
-from patches.audit.config import OptionRule, SpeculativeRules
+from patches.audit.config import SpeculativeRules
 from patches.audit.platforms import Platform, Truth, all_of, any_of
 from patches.audit.readgraph import Frame, Kind, Read, ReadGraph, Validation
+from patches.audit.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,21 @@ class SituationFacts:
     """What is known in one `Situation` while one speculator runs (see `conditions.Facts`)."""
 
     def __init__(
-        self, situation: Situation, graph: ReadGraph, rules: SpeculativeRules, *, obey_rules: bool
+        self,
+        situation: Situation,
+        graph: ReadGraph,
+        rules: SpeculativeRules,
+        settings: Settings,
+        freed: str | None = None,
     ) -> None:
         self.platform = situation.platform
-        self.refused: set[OptionRule] = set()
+        self.closed: dict[str, str] = {}
+        """The options that the configuration decides or refuses here, and why."""
         self._situation = situation
         self._graph = graph
         self._rules = rules
-        self._obey_rules = obey_rules
+        self._settings = settings
+        self._freed = freed
         self._open_flags: set[str] = set()
         self._known: dict[tuple[Role, AttributePath], Truth] = {}
 
@@ -109,12 +117,19 @@ class SituationFacts:
 
     def flag_is_set(self, name: str) -> Truth:
         """Whether the attribute is not None; False when it comes from an option that is refused."""
-        sources = self._graph.flag_sources.get(name, set())
-        rule = self._rules.refusal(sources, self._situation.arch) if self._obey_rules else None
-        if rule is not None:
-            self.refused.add(rule)
-            return False
-        return None
+        sources = self._graph.flag_sources.get(name, set()) - {self._freed}
+        rule = self._rules.refusal(sources, self._situation.arch)
+        if rule is None:
+            return None
+        self.closed[rule.option] = f"{rule.option} is refused for it at {rule.where}"
+        return False
+
+    def option(self, name: str) -> object:
+        """The value of an option of the speculative configuration, or `UNKNOWN`."""
+        value = UNKNOWN if name == self._freed else self._settings.value(name)
+        if value is not UNKNOWN:
+            self.closed[name] = self._settings.told(name)
+        return value
 
     def has_auxiliary_states(self) -> Truth:
         """Whether the target hands auxiliary hidden states to the speculator."""

@@ -89,6 +89,7 @@ def _report_data(report: Report) -> dict[str, object]:
         "version": report.version,
         "platform": report.scope.platform,
         "arch": report.scope.arch,
+        "speculative_config": report.scope.speculative,
         "architectures": report.architectures,
         "gaps": [_gap_data(report, gap) for gap in report.gaps],
         "notes": list(report.notes),

@@ -10,6 +10,8 @@ from patches.audit.conditions import (
     AnyOf,
     AuxiliaryStates,
     Condition,
+    Configured,
+    ConfiguredAs,
     Constant,
     Flag,
     FlagIsSet,
@@ -24,7 +26,8 @@ from patches.audit.conditions import (
     replace_text,
 )
 from patches.audit.modules import FUNCTIONS, Import, Module
-from patches.audit.syntax import bind, short
+from patches.audit.settings import HOLDER
+from patches.audit.syntax import bind, last_name, short
 from patches.audit.values import (
     Models,
     Reference,
@@ -83,6 +86,8 @@ class Scope:
             case ast.Name(id=name):
                 return self._name_condition(name, text)
             case ast.Attribute(value=owner, attr=attr):
+                if last_name(owner) == HOLDER:
+                    return Configured(text, attr)
                 holder = self.quietly(owner)
                 if isinstance(holder, SpeculatorSelf):
                     return Flag(text, attr)
@@ -115,6 +120,8 @@ class Scope:
                 return Not(text, MethodIn(text, names))
         if "current_platform" in text:
             return OnPlatform(text, ast.Compare(left, [operator], [right]))
+        if isinstance(left, ast.Attribute) and last_name(left.value) == HOLDER:
+            return _configured_as(text, left.attr, operator, right)
         return Condition(text)
 
     def _is_set(self, node: ast.expr, text: str) -> Condition:
@@ -127,6 +134,8 @@ class Scope:
                 if name == _AUXILIARY_PARAMETER:
                     return AuxiliaryStates(text)
             case ast.Attribute(value=owner, attr=attr):
+                if last_name(owner) == HOLDER:
+                    return Not(text, ConfiguredAs(text, attr, frozenset((None,))))
                 holder = self.quietly(owner)
                 if isinstance(holder, SpeculatorSelf) and attr != MODEL_SLOT:
                     return FlagIsSet(text, attr)
@@ -211,6 +220,18 @@ class Scope:
         if attr == MODEL_SLOT:
             return self._state.draft_model(self._module.where(node))
         return self._state.attributes.get(attr)
+
+
+def _configured_as(text: str, option: str, operator: ast.cmpop, right: ast.expr) -> Condition:
+    """Translate ``speculative_config.option == value``, ``... in (value, value)`` and opposites."""
+    names = literal_names(right)
+    values: frozenset[object] | None = names
+    if isinstance(right, ast.Constant):
+        values = frozenset((right.value,))
+    if values is None or not isinstance(operator, ast.Eq | ast.In | ast.NotEq | ast.NotIn):
+        return Condition(text)
+    stated = ConfiguredAs(text, option, values)
+    return stated if isinstance(operator, ast.Eq | ast.In) else Not(text, stated)
 
 
 def _asked(text: str, reference: Reference, builtin: str, default: list[ast.expr]) -> Condition:

@@ -74,6 +74,14 @@ def mentioned(node: ast.expr) -> set[str]:
     return found
 
 
+def last_name(node: ast.expr) -> str:
+    """The last name of a reference: ``fused_moe`` of ``ops.fused_moe``."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
 def names_in(node: ast.expr) -> set[str]:
     """Names, attribute names and constant strings in an expression."""
     return mentioned(node) | {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}

@@ -203,6 +203,14 @@ def misuses(tmp_path: Path, tree: Path) -> dict[str, tuple[list[object], str]]:
             [tree, "--baseline", keyless],
             f"--baseline {keyless}: a gap without a key; make one with --write-baseline",
         ),
+        "configuration is not JSON": (
+            [tree, "--speculative-config", "{"],
+            "--speculative-config {: not JSON: ",
+        ),
+        "configuration is no object": (
+            [tree, "--speculative-config", "[]"],
+            "--speculative-config []: not a JSON object; give vLLM's own value",
+        ),
         "baseline cannot be written": (
             [tree, "--write-baseline", no / "baseline.json"],
             f"--write-baseline {no / 'baseline.json'}: No such file or directory",
@@ -223,6 +231,8 @@ def misuses(tmp_path: Path, tree: Path) -> dict[str, tuple[list[object], str]]:
         "baseline is not JSON",
         "another schema",
         "baseline without keys",
+        "configuration is not JSON",
+        "configuration is no object",
         "baseline cannot be written",
     ],
 )

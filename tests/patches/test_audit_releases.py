@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import recipe
 from patches import apply, series
 from patches.audit.audit import Report, Scope, audit
 from patches.audit.cli import main
@@ -102,6 +103,37 @@ def test_the_gaps_of_a_release_are_found(version: str) -> None:
     assert report.version == version
     assert not named(report, Severity.UNRESOLVED, Severity.NOT_COMPARED)
     assert report.notes == ()
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_recipe_s_own_configuration_reaches_only_what_51145_adds(version: str) -> None:
+    """With the speculative tables that the recipe serves, AMD lacks one attribute up to 0.27.1.
+
+    Adaptive verification, for which 0.28.0 to 0.30.0 lack two more, is not served.
+    """
+    served = [p.speculative for p in recipe.load().profiles.values() if not p.is_rehearsal]
+    tables = {json.dumps(table): table for table in served}
+    for table in tables.values():
+        report = audit(open_tree(vllm_trees.tree(version)), Scope("amd", DSPARK, table))
+        crashes = named(report, Severity.CRASH, Severity.CRASH_CONDITIONAL)
+        assert crashes == {gap for gap in CRASHES[version] if gap == ("amd", DSPARK, DRAFT_ID)}
+    assert tables
+
+
+def test_what_the_configuration_keeps_out_of_reach_is_a_missing_feature() -> None:
+    """The attribute that only adaptive verification reads is told, with the default that is off."""
+    scope = Scope("amd", DSPARK, {"method": "dspark", "num_speculative_tokens": 5})
+    report = audit(open_tree(vllm_trees.tree("0.28.0")), scope)
+    (gap,) = [gap for gap in report.gaps if gap.attribute == CONFIDENCE]
+    assert gap.severity is Severity.FEATURE_MISSING
+    assert gap.note == (
+        "enable_adaptive_verification is not configured and is False at "
+        "vllm/config/speculative.py:241"
+    )
+    adaptive = {**(scope.speculative or {}), "enable_adaptive_verification": True}
+    report = audit(open_tree(vllm_trees.tree("0.28.0")), Scope("amd", DSPARK, adaptive))
+    crashes = named(report, Severity.CRASH, Severity.CRASH_CONDITIONAL)
+    assert crashes == AMD_CONFIDENCE
 
 
 def test_the_gap_of_pr_51145_is_described() -> None:
