@@ -65,10 +65,9 @@ class Generator:
 
         `prompt` None: a short one by the nonce. `number` counts the requests that run at once.
         """
-        nonce = f"{self._own}-{want.nonce}" + (f"-{number}" if number else "")
         return {
             "model": model,
-            "prompt": prompts.short(nonce) if prompt is None else prompt,
+            "prompt": prompts.short(self._nonce(want, number)) if prompt is None else prompt,
             "max_tokens": want.tokens,
             **(_NARROWED if want.step is Step.TOP_P else _PLAIN),
             "seed": want.seed + number,
@@ -76,6 +75,9 @@ class Generator:
             "return_token_ids": True,
             "ignore_eos": True,
         }
+
+    def _nonce(self, want: Want, number: int) -> str:
+        return f"{self._own}-{want.nonce}" + (f"-{number}" if number else "")
 
     def run(self, want: Want, model: str, cancel: Cancel | None = None) -> Generation:
         """Run it to its end, its time-out or its cancellation. An error of our own is a finding."""
@@ -95,10 +97,14 @@ class Generator:
         until = time.monotonic() + want.timeout_s
         watch = want.scored and self._policy.speculates
         reads = bool(want.prompt_tokens) and self._policy.health.needle
-        notebook = self._notebook(want, model) if want.prompt_tokens else None
+        numbers = range(want.requests)
+        notebooks = [
+            self._notebook(want, model, number) if want.prompt_tokens else None
+            for number in numbers
+        ]
         payloads = [
             self.payload(want, model, notebook.text if notebook else None, number)
-            for number in range(want.requests)
+            for number, notebook in zip(numbers, notebooks, strict=True)
         ]
         before = self._sample() if watch else None
         answers = self._ask_all(payloads, want, until, cancel)
@@ -115,7 +121,7 @@ class Generator:
                 notebook=reads,
                 needle=notebook.needle if notebook and reads and want.step is Step.LONG else None,
             )
-            for number, answer in enumerate(answers)
+            for number, (answer, notebook) in enumerate(zip(answers, notebooks, strict=True))
         ]
         if want.ranks:
             judged = [
@@ -146,9 +152,9 @@ class Generator:
         with ThreadPoolExecutor(len(payloads), "at-once") as pool:
             return list(pool.map(ask, payloads, ranks, [cancel.child() for _ in payloads]))
 
-    def _notebook(self, want: Want, model: str) -> Notebook:
+    def _notebook(self, want: Want, model: str, number: int) -> Notebook:
         """The long prompt of a want, in as many pages as the server's own tokenizer says."""
-        nonce = f"{self._own}-{want.nonce}"
+        nonce = self._nonce(want, number)
         sample = prompts.notebook(nonce, SAMPLE_PAGES).text
         answer = self._client.post(
             "/tokenize",

@@ -12,6 +12,9 @@ from healthcheck.verdict.memory import GATE, Gate, Generation, Memory, Want, beg
 
 # A context too short for a prompt that is longer than the scored probe's.
 SHORTEST_LONG = 512
+# vLLM 0.27.1 has a Triton kernel for top_k and top_p, which it takes from eight rows on
+# (v1/sample/ops/topk_topp_sampler.py): those of two requests, each with three drafts or more.
+TOP_P_REQUESTS = 2
 # A gate that fails is tried again ever more slowly, up to this pause.
 GATE_PAUSE_LIMIT_S = 60.0
 
@@ -52,7 +55,12 @@ def gate_want(memory: Memory, now: float, health: Health) -> Want | None:
     if step is Step.EVERY_ENGINE:
         want = replace(want, requests=len(memory.ranks), ranks=memory.ranks)
     elif step is Step.TOP_P:
-        want = replace(want, prompt_tokens=few_tokens(memory.max_model_len, health))
+        want = replace(
+            want,
+            tokens=max(health.gate_tokens // 2, 1),
+            prompt_tokens=few_tokens(memory.max_model_len, health),
+            requests=TOP_P_REQUESTS,
+        )
     elif step is Step.LONG:
         want = _long(want, gate, memory.max_model_len, health)
     # Behind others' work each may take as long as the first.
