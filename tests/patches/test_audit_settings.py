@@ -12,7 +12,7 @@ CONFIG = """
 class SpeculativeConfig:
     option: bool = False
     kind: str = "standard"
-    top: int | None = Field(default=None, ge=1)
+    top: int | None = Field(ge=1, default=None)
     later: bool = False
     elsewhere: bool = False
     made: list = field(default_factory=list)
