@@ -8,6 +8,8 @@ is already in the environment wins; PASSED lists those that may be.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ipaddress
 import os
 import re
 import stat
@@ -20,7 +22,7 @@ from pathlib import Path
 
 from deploy import environment, programs, recipe, switches
 from deploy.environment import SetupError
-from deploy.files import write_whole
+from deploy.files import SecretError, read_secret, write_whole
 from deploy.recipe import Profile, Recipe, RecipeError
 from patches import series
 from patches.errors import PatchesError
@@ -41,10 +43,13 @@ POLL_S = 2.0
 
 SECRETS = ("API_KEY_FILE", "HEALTH_TOKEN_FILE", "HF_TOKEN_FILE", "CA_FILE", "PIP_CONFIG")
 READ_BY_HEALTH = ("API_KEY_FILE", "HEALTH_TOKEN_FILE")
+# Where a service is published, and the secret without which everybody there may use it.
+GUARDS = {"SERVER_BIND": "API_KEY_FILE", "HEALTH_BIND": "HEALTH_TOKEN_FILE"}
 PASSED = (
     *SECRETS,
     *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE"),
-    *("BIND", "SERVER_PORT", "HEALTH_PORT", "WEIGHTS", "COMPOSE_PROJECT_NAME"),
+    *("SERVER_BIND", "SERVER_PORT", "HEALTH_BIND", "HEALTH_PORT", "ALLOW_OPEN"),
+    *("WEIGHTS", "COMPOSE_PROJECT_NAME"),
     *("DSPARK_PREFLIGHT", "DSPARK_SPECULATION", "DSPARK_GRAPHS"),
     *("REHEARSAL_FAULT", "REHEARSAL_SITE"),
 )
@@ -250,6 +255,37 @@ def check(values: Mapping[str, str]) -> None:
             raise HostError(
                 f"{name}: {path} cannot be read by the health service, which is user {HEALTH_UID};"
                 f" chown {HEALTH_UID} {path}"
+            )
+        if name in READ_BY_HEALTH:
+            check_secret(name, path)
+    check_binds(values)
+
+
+def check_secret(name: str, path: Path) -> None:
+    """Refuse a file without a secret, which would leave its service open. Raises HostError."""
+    with contextlib.suppress(OSError):  # another user's: the services look at it
+        try:
+            if not read_secret(path):
+                raise SecretError
+        except SecretError as e:
+            raise HostError(f"{name}: {path} {e}") from e
+
+
+def check_binds(values: Mapping[str, str]) -> None:
+    """Refuse to publish what is open beyond this host, unless that is said. Raises HostError."""
+    allowed = values.get("ALLOW_OPEN", "")
+    if allowed not in ("", "yes"):
+        raise HostError(f"ALLOW_OPEN: got {allowed!r}; give yes, or leave it unset")
+    for name, guard in GUARDS.items():
+        value = values.get(name, "127.0.0.1")
+        try:
+            address = ipaddress.ip_address(value.removeprefix("[").removesuffix("]"))
+        except ValueError as e:
+            raise HostError(f"{name}: got {value}; give an address of this host") from e
+        if not (address.is_loopback or guard in values or allowed):
+            raise HostError(
+                f"{name}: got {value}, where everybody may use it; give {guard}, or ALLOW_OPEN=yes"
+                " if everybody may"
             )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deploy import memory, vocabulary
+from deploy import door, memory, vocabulary
 from deploy.memory import Memory
 from deploy.recipe import Profile
 from deploy.rules import Intent, check
@@ -17,6 +17,9 @@ from deploy.vocabulary import Vocabulary, nearest
 
 # Runs vLLM's command line in a named interpreter, so that the tree that was checked is the one run.
 VLLM_MODULE = "vllm.entrypoints.cli.main"
+
+# Flags that are secrets, and the variable of docker/launch.py that takes a file instead.
+_SECRETS = {"api-key": "VLLM_API_KEY_FILE", "hf-token": "HF_TOKEN_FILE"}
 
 _PLACEHOLDER = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 
@@ -119,6 +122,8 @@ def make(
     if speculative:
         table = {k: expand(v, environ) if isinstance(v, str) else v for k, v in speculative.items()}
         argv += flag_words("speculative-config", table)
+    if environ.get(door.KEY):
+        argv += flag_words("middleware", door.NAME)  # beside a user's own, and before it
     return Plan(
         profile=profile.name,
         evidence=profile.evidence,
@@ -189,6 +194,11 @@ def read_flags(extra: Sequence[str], words: Vocabulary) -> dict[str, Any]:
             raise PlanError(
                 f"{option}: got an unknown server flag; vLLM {words.vllm_version} has no such"
                 f" flag{nearest(option, known)}"
+            )
+        if name in _SECRETS:
+            raise PlanError(
+                f"{option}: got a secret, which the plan would print into the log; write it into a"
+                f" file and name that in {_SECRETS[name]}"
             )
         if name == "config":
             raise PlanError(

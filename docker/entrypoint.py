@@ -59,7 +59,16 @@ def main(arguments: Sequence[str]) -> int:
     ):
         print(f"entrypoint: {line}")
     print(made.render("shell"), flush=True)
-    os.execve(sys.executable, made.exec_argv(sys.executable), {**os.environ, **made.env})
+    os.execve(
+        sys.executable,
+        made.exec_argv(sys.executable),
+        {**os.environ, **made.env, "PYTHONPATH": python_path()},
+    )
+
+
+def python_path() -> str:
+    """PYTHONPATH with this folder at its end: vLLM imports what --middleware names."""
+    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HOME))))
 
 
 def preflight(made: Plan, extra: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from deploy.door import OPEN
 from deploy.files import SecretError, open_regular, read_secret
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.cancel import DEADLINES, Cancel
@@ -145,7 +146,7 @@ class _Adapter(HTTPAdapter):
 
 
 class Client:
-    """Asks one server. `base_url` without a trailing slash; `key` is sent to /v1 paths only;
+    """Asks one server. `base_url` without a trailing slash; `key` is sent to all but open paths;
     `authorities` is a file of certificates to trust, in PEM, instead of the public ones."""
 
     def __init__(
@@ -160,6 +161,17 @@ class Client:
         self.authorities = authorities
         self._connect_timeout_s = connect_timeout_s
         self._key = key
+
+    @property
+    def stranger(self) -> Client | None:
+        """The same client without its key; None if it has none."""
+        if self._key is None:
+            return None
+        return Client(
+            self.base_url,
+            connect_timeout_s=self._connect_timeout_s,
+            authorities=self.authorities,
+        )
 
     def get(
         self,
@@ -259,11 +271,11 @@ class Client:
             return Answer(status, bytes(content), content_type)
 
     def headers_for(self, path: str, body: bytes | None) -> dict[str, str]:
-        """What every question carries; the key goes to /v1 paths only."""
+        """What every question carries; the key goes where it may be asked for."""
         headers = {"Accept-Encoding": "identity", "Connection": "close"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        if self._key is not None and path.startswith("/v1/"):
+        if self._key is not None and path not in OPEN:
             headers["Authorization"] = f"Bearer {self._key.reveal()}"
         return headers
 

@@ -174,6 +174,8 @@ _SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "clients that bill or limit by usage will miss it; compare with a vLLM without a proxy"),
     ("stream.buffered", Kind.CONFIGURATION, "a stream comes all at once at its end",
      "a proxy buffers it: turn buffering off for text/event-stream"),
+    ("key.not_asked", Kind.CONFIGURATION, "the server answers who does not have its key",
+     "start it by the recipe's entrypoint, whose door asks on all paths, or close them in a proxy"),
     ("stop.ignored", Kind.SERVER, "the text runs past its stop string",
      "report it with the answer; clients that rely on stop will see too much"),
     ("stop.not_seen", Kind.UNKNOWN, "the text never held a stop string", "run the test again"),

@@ -19,6 +19,9 @@ from healthcheck.verdict import Want
 from healthcheck.words import short
 
 CHAT = "/v1/chat/completions"
+# Paths of vLLM 0.27.1 that answer a completion, and what each may say to a stranger.
+GENERATING = (generate.PATH, "/invocations")
+REFUSED = frozenset({401, 403, 404})
 TOKENS = 16
 STOP_TOKENS = 48
 THOUGHT_TOKENS = 512
@@ -46,7 +49,7 @@ _TOOL = {
 
 def surface(session: Session) -> Iterator[Check]:
     """The short ones side by side, for they spend their time waiting."""
-    asked: list[Callable[[Session], list[Check]]] = [_chat, _chat_stream, _stream, _stop]
+    asked: list[Callable[[Session], list[Check]]] = [_chat, _chat_stream, _stream, _stop, _key]
     with ThreadPoolExecutor(len(asked)) as pool:
         for checks in pool.map(lambda ask: ask(session), asked):
             yield from checks
@@ -145,6 +148,26 @@ def _adds_up(usage: Mapping[str, Any] | None) -> bool:
         return False
     prompt, completion, total = (int(count or 0) for count in counts)
     return prompt > 0 and completion > 0 and prompt + completion == total
+
+
+def _key(session: Session) -> list[Check]:
+    """Who does not have the key gets no text, by none of the paths that generate."""
+    stranger = session.target.client.stranger
+    if stranger is None:
+        session.report.leave_out("key", "the server was asked without one")
+        return []
+    want = Want(Step.PROBE, 0, "key", 0, 1, _limit_s(session))
+    payload = session.target.generator.payload(want, session.target.model)
+    asked = {path: stranger.post(path, payload, deadline_s=want.timeout_s) for path in GENERATING}
+    took = sum(answer.elapsed_s for answer in asked.values())
+    unclear = next((a for a in asked.values() if isinstance(a, Failure)), None)
+    statuses = {path: a.status for path, a in asked.items() if isinstance(a, Answer)}
+    words = "without the key " + ", ".join(f"{p} {status}" for p, status in statuses.items())
+    if not set(statuses.values()) <= REFUSED:
+        return [fault("key", Outcome.BAD, "key.not_asked", words, took)]
+    if unclear is not None:
+        return [refusal("key", unclear)]
+    return [Check("key", Outcome.GOOD, words, took)]
 
 
 def reasoning(session: Session) -> Iterator[Check]:

@@ -402,6 +402,17 @@ def test_selectors_reach_the_pod_and_peers_stay_strangers(folder: str) -> None:
             assert "matchLabels" not in peer["podSelector"]
 
 
+@pytest.mark.parametrize("folder", RENDERED)
+def test_no_pod_is_let_in_for_its_name_alone(folder: str) -> None:
+    """Whoever asks from another namespace is of one that is named: a pod may call itself anything."""
+    for rule in one(folder, "NetworkPolicy")["spec"]["ingress"]:
+        for peer in rule["from"]:
+            if "namespaceSelector" in peer:
+                (match,) = peer["namespaceSelector"]["matchExpressions"]
+                assert match["key"] == "kubernetes.io/metadata.name"
+                assert match["operator"] == "In" and match["values"]
+
+
 def test_the_groups_pods_are_the_overlays() -> None:
     """Leader and worker are the overlay's pod but for their place in the group."""
     whole = pod("overlays/mi355x")

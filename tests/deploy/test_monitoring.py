@@ -377,7 +377,8 @@ def test_the_monitoring_services_mount_what_exists_and_listen_on_loopback() -> N
             source, _, mode = mount.split(":")
             assert (ROOT / "deploy" / source).is_file() and mode == "ro"
         assert re.fullmatch(PINNED, service["image"]), name
-        assert all(port.startswith("${BIND:-127.0.0.1}:") for port in service["ports"])
+        bind = f"${{{name.upper()}_BIND:-127.0.0.1}}:"
+        assert all(port.startswith(bind) for port in service["ports"])
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
         assert service["healthcheck"]
 

@@ -388,3 +388,29 @@ def test_the_v1_runner_with_vllms_own_graph_mode_is_refused() -> None:
         made = plan.intent(replace(profile, serve=serve), {"enforce-eager": eager}, environ)
         found = [f.rule for f in rules.check(made) if f.fatal]
         assert found == ([] if eager else ["graphs.piecewise_on_v1"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--api-key", "sk-hidden"],
+        ["--api-key=sk-hidden"],
+        ["--api_key", "sk-hidden"],
+        ["--api_key=sk-hidden"],
+        ["--api-key", "sk-one", "sk-hidden"],
+        ["--hf-token", "sk-hidden"],
+        ["--hf_token=sk-hidden"],
+        ["--max-num-seqs", "8", "--hf-token", "sk-hidden"],
+        ["--api-ke", "sk-hidden"],
+    ],
+    ids=" ".join,
+)
+def test_a_secret_on_the_command_line_is_refused_and_not_shown(words: list[str]) -> None:
+    """The plan is printed into the log: whatever way vLLM would take a secret, it is refused, and
+    the way by a file is named."""
+    with pytest.raises(PlanError) as caught:
+        plan.make(recipe.load().profile("mi355x"), words)
+    message = str(caught.value)
+    assert "sk-" not in message
+    if "--api-ke" not in words:
+        assert "_FILE" in message and "\n" not in message

@@ -145,9 +145,9 @@ def test_a_missing_device_is_named(tmp_path: Path, names: tuple[str, ...], told:
 
 def test_the_environment_wins_over_the_recipe() -> None:
     """An image or port that the user names is used; the rest is the recipe's."""
-    values = made(SERVER_IMAGE="mine:1", BIND="0.0.0.0", UNKNOWN="x")
+    values = made(SERVER_IMAGE="mine:1", SERVER_BIND="127.0.0.2", UNKNOWN="x")
     assert values["SERVER_IMAGE"] == "mine:1"
-    assert values["BIND"] == "0.0.0.0"
+    assert values["SERVER_BIND"] == "127.0.0.2"
     assert values["BASE_IMAGE"] == recipe.load().vllm.pinned_image
     assert "UNKNOWN" not in values
 
@@ -160,7 +160,21 @@ def test_the_environment_wins_over_the_recipe() -> None:
         ({"API_KEY_FILE": "key"}, "API_KEY_FILE: got key; give the absolute path"),
         ({"CA_FILE": "/nowhere/ca.pem"}, "CA_FILE: got /nowhere/ca.pem"),
         ({"WEIGHTS": "it's"}, "WEIGHTS: got"),
-        ({"BIND": "0.0.0.0\n"}, "BIND: got '0.0.0.0\\n'; leave quotes, line breaks and"),
+        ({"SERVER_BIND": "0.0.0.0\n"}, "SERVER_BIND: got '0.0.0.0\\n'; leave quotes, line breaks"),
+        ({"SERVER_BIND": "localhost"}, "SERVER_BIND: got localhost; give an address of this host"),
+        (
+            {"SERVER_BIND": "0.0.0.0"},
+            "SERVER_BIND: got 0.0.0.0, where everybody may use it; give API",
+        ),
+        (
+            {"SERVER_BIND": "[::]"},
+            "SERVER_BIND: got [::], where everybody may use it; give API_KEY",
+        ),
+        (
+            {"HEALTH_BIND": "10.0.0.5"},
+            "HEALTH_BIND: got 10.0.0.5, where everybody may use it; give ",
+        ),
+        ({"HEALTH_BIND": "::1", "ALLOW_OPEN": "1"}, "ALLOW_OPEN: got '1'; give yes, or leave it"),
         ({"WEIGHTS": "/w\udcff"}, "WEIGHTS: got '/w\\udcff'; leave quotes, line breaks and"),
         ({"CA_FILE": f"/{'x' * 300}"}, f"CA_FILE: got /{'x' * 300}: File name too long; give"),
         ({"PIP_CONFIG": "/dev/null"}, "PIP_CONFIG: got /dev/null; give the absolute path"),
@@ -189,6 +203,31 @@ def test_graphs_that_a_profile_has_not_are_refused_before_anything_is_built() ->
         "host: DSPARK_GRAPHS: got 'on'; no public run of mi308x held up with graphs: leave it off"
     )
     assert ended.stderr == f"{said}\n"
+
+
+def test_what_is_published_beyond_the_host_is_guarded_or_meant(tmp_path: Path) -> None:
+    """Each service may be published with its own secret, or with the word that it is open."""
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret\n")
+    secret.chmod(0o644)
+    anywhere = {"SERVER_BIND": "0.0.0.0", "HEALTH_BIND": "::"}
+    both = {"API_KEY_FILE": str(secret), "HEALTH_TOKEN_FILE": str(secret)}
+    assert anywhere.items() <= made(**anywhere, **both).items()
+    assert anywhere.items() <= made(**anywhere, ALLOW_OPEN="yes").items()
+    with pytest.raises(host.HostError, match=r"^HEALTH_BIND: got ::, .* HEALTH_TOKEN_FILE, or ALL"):
+        made(**anywhere, API_KEY_FILE=str(secret))
+
+
+@pytest.mark.parametrize("content", ["", "\n", "two words"])
+@pytest.mark.parametrize("name", host.READ_BY_HEALTH)
+def test_a_file_without_a_secret_guards_nothing(name: str, content: str, tmp_path: Path) -> None:
+    """An empty key file would leave the server open: it is refused, and its content not shown."""
+    path = tmp_path / "key"
+    path.write_text(content)
+    path.chmod(0o644)
+    with pytest.raises(host.HostError, match="holds no secret") as caught:
+        made(**{name: str(path)})
+    assert "words" not in str(caught.value)
 
 
 def test_a_key_that_the_health_service_cannot_read_is_refused(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_health_service_can_see_what_the_server_was_made_of(stack: Stack) ->
 
 
 def test_ports_are_bound_to_the_loopback(stack: Stack) -> None:
-    """Nothing is published beyond this host unless BIND says so."""
+    """Nothing is published beyond this host unless SERVER_BIND or HEALTH_BIND say so."""
     for service in ("server", "healthcheck"):
         ports = stack.container(service).attrs["NetworkSettings"]["Ports"]
         assert {b["HostIp"] for bound in ports.values() for b in bound or []} == {"127.0.0.1"}

@@ -21,10 +21,11 @@ REHEARSAL = ROOT / "deploy/compose.rehearsal.yaml"
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads compose's !reset as what stands after it."""
+    """Reads compose's !reset as nothing, and !override as what stands after it."""
 
 
 _Loader.add_constructor("!reset", lambda _loader, _node: None)
+_Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -133,6 +134,29 @@ def test_compose_gives_the_server_what_a_gpu_needs() -> None:
     assert "gfx950" in cache
 
 
+def test_compose_takes_as_much_from_both_services_as_kubernetes() -> None:
+    """Both drop all capabilities and gain none; what the server needs back is listed; the health
+    service has the memory that its pod's container has, and both a number of processes."""
+    services = load(COMPOSE)["services"]
+    pods = yaml.safe_load((ROOT / "deploy/k8s/base/deployment.yaml").read_text())["spec"]
+    pod = pods["template"]["spec"]
+    (health,), (server,) = pod["initContainers"], pod["containers"]
+    for name, container in (("healthcheck", health), ("server", server)):
+        capabilities = container["securityContext"]["capabilities"]
+        assert services[name]["cap_drop"] == capabilities["drop"] == ["ALL"]
+        assert "no-new-privileges:true" in services[name]["security_opt"]
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert services[name]["pids_limit"] > 0
+    # There the key is a variable, and the weights are read only.
+    needed = server["securityContext"]["capabilities"]["add"]
+    assert services["server"]["cap_add"] == [*needed, "DAC_OVERRIDE"]
+    assert "cap_add" not in services["healthcheck"]
+    limits = health["resources"]["limits"]["memory"]
+    assert services["healthcheck"]["mem_limit"] == limits.removesuffix("i").lower()
+    assert "memory" not in server["resources"].get("limits", {})
+    assert "mem_limit" not in services["server"]
+
+
 @pytest.mark.parametrize("name", ["KFD_GID", "RENDER_GID", "BASE_IMAGE", "DSPARK_PROFILE"])
 def test_compose_refuses_to_guess(name: str) -> None:
     """Without a variable of the host or the recipe compose stops and says who writes it."""
@@ -143,13 +167,16 @@ def test_compose_refuses_to_guess(name: str) -> None:
 
 
 def test_the_rehearsal_takes_off_what_a_small_machine_refuses() -> None:
-    """Laid over, the override leaves no device, group, capability or limit, and the same service."""
+    """Laid over, the override leaves no device, group or limit, no capability but the one that reads
+    another user's key, and the same service."""
     environ = {**values(), "REHEARSAL_SITE": "/site", "DSPARK_PROFILE": "rehearsal"}
     done = config(environ, COMPOSE, REHEARSAL)
     assert done.returncode == 0, done.stderr
     server = json.loads(done.stdout)["services"]["server"]
-    for taken in ("devices", "group_add", "cap_add", "security_opt", "ulimits"):
+    for taken in ("devices", "group_add", "ulimits"):
         assert not server.get(taken)
+    assert (server["cap_drop"], server["cap_add"]) == (["ALL"], ["DAC_OVERRIDE"])
+    assert server["security_opt"] == ["no-new-privileges:true"]
     assert server["build"]["dockerfile"] == "docker/Dockerfile"
 
 

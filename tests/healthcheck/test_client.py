@@ -367,16 +367,18 @@ def test_an_abort_before_the_start_is_kept() -> None:
     assert isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED
 
 
-def test_the_key_goes_to_v1_paths_only_and_shows_nowhere() -> None:
-    """The API key is sent where vLLM asks for it, and no repr holds it."""
+def test_the_key_goes_to_no_open_path_and_shows_nowhere() -> None:
+    """The API key is sent where the server may ask for it, and no repr holds it."""
     key = Secret("sk-very-secret")
     with serving(send(OK)) as server:
         client = Client(server.url, key=key)
         client.get("/v1/models", deadline_s=PATIENCE_S)
+        client.post("/tokenize", {}, deadline_s=PATIENCE_S)
         client.get("/metrics", deadline_s=PATIENCE_S)
-        first, second = server.requests
-    assert b"Authorization: Bearer sk-very-secret" in first
-    assert b"secret" not in second
+        *asking, last = server.requests
+    assert len(asking) == 2
+    assert all(b"Authorization: Bearer sk-very-secret" in request for request in asking)
+    assert b"secret" not in last
     assert "secret" not in repr(key) + str(key) + repr(vars(client))
 
 

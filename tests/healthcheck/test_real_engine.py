@@ -16,8 +16,9 @@ import pytest
 import requests
 import uvicorn
 
+from deploy.door import OPEN
 from healthcheck import service, settings
-from healthcheck.client import Client
+from healthcheck.client import Client, Secret
 from healthcheck.loop import Loop
 from healthcheck.verdict import State
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, RehearsalServer
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.real
 
 # Generous: the gate's first generation is interpreted Triton on a machine that tests share.
 GATE_DEADLINE_S = 400.0
+KEY = "sk-of-the-test"
 # Of the contract.
 STOPPED_DEADLINE_S = 60.0
 KILLED_DEADLINE_S = 10.0
@@ -58,9 +60,9 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     log = tmp_path_factory.mktemp("engine") / "server.log"
-    with RehearsalServer(log) as engine:
+    with RehearsalServer(log, key=KEY) as engine:
         made = settings.make("rehearsal", target=engine.url, model=MODEL)
-        loop = Loop(Client(engine.url), made.policy)
+        loop = Loop(Client(engine.url, key=Secret(KEY)), made.policy)
         sock = service.listen("127.0.0.1", 0)
         server = uvicorn.Server(service.configured(service.app(loop, made)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
@@ -90,6 +92,26 @@ def test_the_gate_passes_on_a_healthy_engine(watched: Watched) -> None:
         "apart",
     }
     assert set(checks.values()) == {"good"}
+
+
+def test_without_the_key_every_path_of_the_server_is_shut(watched: Watched) -> None:
+    """Each route that this vLLM has, by its own list, answers a stranger 401, but the open ones;
+    and /invocations, which vLLM itself leaves open, generates for who has the key."""
+    watched.wait_ready()
+    url, key = watched.engine.url, {"Authorization": f"Bearer {KEY}"}
+    routes = requests.get(f"{url}/openapi.json", headers=key, timeout=30).json()["paths"]
+    assert {"/invocations", "/scale_elastic_ep", "/v1/completions", "/tokenize"} <= set(routes)
+    answers = {
+        (method, path): requests.request(method, url + path, json={}, timeout=30).status_code
+        for path, methods in routes.items()
+        for method in methods
+    }
+    shut = {path for (_, path), status in answers.items() if status == 401}
+    assert set(routes) - shut == OPEN
+    assert requests.get(f"{url}/openapi.json", timeout=30).status_code == 401
+    asked = {"model": MODEL, "prompt": "the water is", "max_tokens": 2, "seed": 1}
+    answer = requests.post(f"{url}/invocations", json=asked, headers=key, timeout=GATE_DEADLINE_S)
+    assert answer.json()["usage"]["completion_tokens"] == 2
 
 
 def test_a_canary_keeps_an_idle_engine_proved(watched: Watched) -> None:

@@ -70,7 +70,7 @@ def test_a_healthy_server_holds_in_every_row(
         for at, (low, high) in zip(seen["per_position"], seen["intervals"], strict=True)
     ] == [True] * 4
     left_out = {item["name"] for item in report["left_out"]}
-    assert left_out == {"greedy", "reasoning", "tools", "long", "concurrency", "speed-up"}
+    assert left_out == {*("greedy", "key", "reasoning", "tools", "long", "concurrency", "speed-up")}
     table = capsys.readouterr().out
     assert "verdict: all held" in table
     assert "vLLM PR 51145" in table and "43.2%" in table
@@ -245,6 +245,20 @@ def test_the_key_file_is_used_and_never_shown(
         assert run(server.url, "--api-key-file", str(key), "--json", str(path)) == 0
     printed = capsys.readouterr()
     assert "very-secret" not in printed.out + printed.err + path.read_text("utf-8")
+    key_row = rows(report_of(path))["key"]
+    assert key_row["outcome"] == "good"
+    assert "/v1/completions 401, /invocations 401" in key_row["evidence"]
+
+
+def test_a_path_that_generates_without_the_key_is_bad(tmp_path: Path) -> None:
+    """vLLM alone asks for its key under /v1 and leaves /invocations open: the row says it."""
+    key, path = tmp_path / "key", tmp_path / "report.json"
+    key.write_text("sk-very-secret\n", "utf-8")
+    with scripted_server(key="sk-very-secret", door=False) as server:
+        assert run(server.url, "--api-key-file", str(key), "--json", str(path)) == 1
+    key_row = rows(report_of(path))["key"]
+    assert (key_row["outcome"], key_row["code"]) == ("bad", "key.not_asked")
+    assert "/v1/completions 401, /invocations 200" in key_row["evidence"]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +338,7 @@ def test_everything_is_asked_of_a_server_that_is_no_rehearsal(tmp_path: Path) ->
         assert level["gap_s"]["count"] == level["requests"] * 23
         assert level["first_s"]["p50"] <= level["first_s"]["p90"] <= level["first_s"]["p99"]
         assert level["gap_s"]["p50"] >= 0.002
-    assert {item["name"] for item in report["left_out"]} == {"speed-up"}
+    assert {item["name"] for item in report["left_out"]} == {"key", "speed-up"}
 
 
 def test_each_chat_says_whether_it_thinks() -> None:

@@ -30,7 +30,7 @@ class RehearsalServer:
     """``python3 -m deploy.rehearsal serve`` as a process group of its own, with its log in a file.
 
     Entering waits until the server answers or ends; ``wait=False`` only starts it. ``trigger`` is
-    the file that REHEARSAL_TRIGGER names. Leaving stops every process, stopped ones included.
+    the file that REHEARSAL_TRIGGER names, ``key`` what it asks its clients for. Leaving stops every process, stopped ones included.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class RehearsalServer:
         fault: str | None = None,
         trigger: Path | None = None,
         port: int | None = None,
+        key: str | None = None,
         wait: bool = True,
     ) -> None:
         self.log = log
@@ -47,6 +48,7 @@ class RehearsalServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self._fault = fault
         self._trigger = trigger
+        self._key = key
         self._wait = wait
         self._family: set[psutil.Process] = set()
 
@@ -115,7 +117,10 @@ class RehearsalServer:
             "ignore_eos": True,
         }
         return requests.post(
-            f"{self.url}/v1/completions", json={**defaults, **body}, timeout=timeout
+            f"{self.url}/v1/completions",
+            json={**defaults, **body},
+            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            timeout=timeout,
         )
 
     def counters(self) -> dict[str, float]:
@@ -183,6 +188,9 @@ class RehearsalServer:
             kept["REHEARSAL_FAULT"] = self._fault
         if self._trigger:
             kept["REHEARSAL_TRIGGER"] = str(self._trigger)
+        kept.pop("VLLM_API_KEY", None)
+        if self._key:
+            kept["VLLM_API_KEY"] = self._key
         return kept
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from deploy.door import OPEN
+
 MODEL = "tiny"
 VOCABULARY = 2048
 
@@ -54,6 +56,7 @@ class ScriptedServer:
     process_start: float = 1795957801.58
     speculates: bool = True
     key: str | None = None
+    door: bool = True  # without it the key is asked for where vLLM itself does
     health: Reply | None = (200, b"")  # None: no answer at all
     metrics: Reply | None = None  # None: rendered from the engines
     redirect: bool = False
@@ -151,7 +154,8 @@ class ScriptedServer:
             return 200, json.dumps({"version": self.version}).encode()
         if path == "/metrics":
             return self.metrics or (200, self.exposition().encode())
-        if path.startswith("/v1/") and self.key is not None and key != f"Bearer {self.key}":
+        guarded = path not in OPEN if self.door else path.startswith("/v1/")
+        if guarded and self.key is not None and key != f"Bearer {self.key}":
             return 401, b'{"error":"Unauthorized"}'
         if path == "/v1/models":
             rows = [
@@ -162,7 +166,7 @@ class ScriptedServer:
         if path == "/tokenize" and method == "POST" and self.tokenizes:
             count = tokens_of(payload["prompt"])
             return 200, json.dumps({"count": count, "max_model_len": self.max_model_len}).encode()
-        if path == "/v1/completions" and method == "POST":
+        if path in ("/v1/completions", "/invocations") and method == "POST":
             self.completions.append(payload)
             return (
                 self.on_completion(payload) if self.on_completion else self.complete(payload, rank)

@@ -113,7 +113,12 @@ INTERNAL = {
 }
 
 # What vLLM answers to over HTTP, of which the documents speak.
-VLLM_ROUTES = ("/health", "/metrics", "/tokenize", "/v1/models")
+VLLM_ROUTES = (
+    *("/health", "/metrics", "/version", "/tokenize", "/v1/models", "/invocations"),
+    *("/generative_scoring", "/scale_elastic_ep"),
+)
+# Of the paths that vLLM's own guard covers, the beginnings.
+GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 _SYSTEM = ("/dev/", "/opt/", "/path/", "/var/")
 
 _PLACEHOLDER = re.compile(r"(?<!\w)[A-Z][A-Z_]*(?![\w=-])(\.\.\.)?")
@@ -685,7 +690,8 @@ def check_url(url: str) -> None:
 def check_path(path: str) -> None:
     """Raises Wrong for inline code that looks like a route and is none, nor a place of a system."""
     plain = path.partition("?")[0]
-    if plain not in routes() and plain not in VLLM_ROUTES and not plain.startswith(_SYSTEM):
+    known = {*routes(), *VLLM_ROUTES, *GUARDED}
+    if plain not in known and not plain.startswith(_SYSTEM):
         raise Wrong(f"{path}: is a route of neither the server nor the health service")
 
 
