@@ -84,6 +84,25 @@ def test_an_unpatched_vllm_may_serve_a_plan_that_is_not_hit(tmp_path: Path) -> N
     assert "speculative" not in ended.stdout.split("vllm serve")[1]
 
 
+def test_the_server_finds_its_door_from_any_folder(tmp_path: Path) -> None:
+    """With a key the plan names the door, vLLM can import it, and the key itself is not told."""
+    root = slim_copy("0.27.1", tmp_path, PATCHED)
+    main = root / "vllm/entrypoints/cli/main.py"
+    main.parent.mkdir(parents=True, exist_ok=True)
+    (root / "vllm/__init__.py").write_text("")
+    main.write_text("from deploy.door import Door; print('found', Door.__name__)")
+    ended = run(
+        "--max-model-len=2k",
+        tree=root,
+        DSPARK_PROFILE="mi325x",
+        DSPARK_SPECULATION="off",
+        VLLM_API_KEY="sk-hidden",
+    )
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "found Door")
+    assert ended.stdout.splitlines()[-2].strip() == "--middleware deploy.door.Door"
+    assert "sk-hidden" not in ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize(
     ("version", "words", "environ", "named"),
     [
