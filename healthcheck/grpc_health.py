@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from healthcheck import connections
 from healthcheck.loop import Loop
 from healthcheck.settings import SettingsError
 from healthcheck.verdict import Surfaces
@@ -51,7 +52,13 @@ class GrpcHealth:
         }
         self._servicer = _servicer(health, self.refresh)
         # so_reuseport off: two services on one port would answer each other's probes.
-        options = [("grpc.so_reuseport", 0)]
+        # Who connects and asks nothing is cut, as over HTTP; a Watch asks for as long as it lasts.
+        limit_ms = int(1000 * connections.EXCHANGE_S)
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", limit_ms),
+            ("grpc.max_connection_idle_ms", limit_ms),
+        ]
         self._server = grpc.server(ThreadPoolExecutor(THREADS, "grpc"), options=options)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
         try:

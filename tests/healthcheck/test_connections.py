@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 
 from deploy.rehearsal.supervisor import free_port
 from healthcheck import connections, service
+from healthcheck.grpc_health import GrpcHealth
 from tests.support.running_service import PATIENCE_S, running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def is_open(connection: socket.socket) -> bool:
     """Whether the other side has not ended it."""
     connection.setblocking(False)
     try:
-        return connection.recv(1) != b""
+        return connection.recv(4096) != b""
     except BlockingIOError:
         return True
     except OSError:
@@ -134,6 +135,23 @@ def test_each_answer_begins_a_new_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert held[0].recv(4096)
         wait(lambda: made[0].turn > first)
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"])
+def test_grpc_waits_no_longer(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the port of grpc.health.v1, too, who is silent or greets and asks nothing is cut."""
+    monkeypatch.setattr(connections, "EXCHANGE_S", 1.0)
+    with running(start=False) as it:
+        grpc = GrpcHealth(it.loop, "127.0.0.1", free_port())
+        grpc.start()
+        try:
+            with crowd(grpc.port, 10) as held:
+                for connection in held:
+                    with contextlib.suppress(OSError):
+                        connection.sendall(said)
+                wait(lambda: not any(is_open(connection) for connection in held))
+        finally:
+            grpc.stop()
 
 
 def test_with_few_files_left_the_probes_still_answer() -> None:
