@@ -32,12 +32,10 @@ def flush(timeout_s: float) -> None:
 
 
 def _write(data: bytes) -> None:
+    """Raises OSError, which the worker keeps to itself."""
     if sys.stderr is None:  # closed at the start: its number may be another file's by now
         return
-    try:
-        number = sys.stderr.fileno()
-        # Past Python's own buffer: a thread that hangs in it breaks the end of the process.
-        while data:
-            data = data[os.write(number, data) :]
-    except (OSError, ValueError):
-        return
+    number = sys.stderr.fileno()
+    # Past Python's own buffer: a thread that hangs in it breaks the end of the process.
+    while data:
+        data = data[os.write(number, data) :]

@@ -458,9 +458,12 @@ def serving_tls(cert: Path, key: Path) -> Iterator[str]:
     class Handler200(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
-            self.send_header("Content-Length", "2")
+            self.send_header("Content-Length", "2" if self.path == "/" else "1000000")
             self.end_headers()
             self.wfile.write(b"ok")
+            while self.path != "/":
+                time.sleep(0.05)
+                self.wfile.write(b"x")
 
         def log_message(self, format: str, *args: Any) -> None:
             """Quiet."""
@@ -499,6 +502,17 @@ def test_a_server_is_trusted_by_the_certificates_of_a_file(tmp_path: Path) -> No
             answer = Client(url, authorities=authorities).get("/", deadline_s=PATIENCE_S)
             assert isinstance(answer, Failure) and answer.kind is FailureKind.TLS
             assert "CERTIFICATE_VERIFY_FAILED" in answer.detail
+
+
+def test_an_encrypted_answer_that_trickles_ends_by_the_deadline(tmp_path: Path) -> None:
+    """The connection that is cut is the one under TLS."""
+    cert, key = certificate(tmp_path, "mine")
+    with serving_tls(cert, key) as url:
+        began = time.monotonic()
+        answer = Client(url, authorities=cert).get("/trickle", deadline_s=DEADLINE_S)
+        took = time.monotonic() - began
+    assert isinstance(answer, Failure) and answer.kind is FailureKind.TIMEOUT
+    assert took < DEADLINE_S + MARGIN_S
 
 
 def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
