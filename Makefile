@@ -4,12 +4,12 @@ PROFILE ?= mi355x
 # Files of tests side by side, one for each core; more would start a server each and take 3 GB.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 # The shell reads what a user sets as variables, whose value is never a command, to make neither.
-words = PYTHON PROFILE WORKERS TESTS BENCH MUTANTS
+words = PYTHON PROFILE URL WORKERS TESTS BENCH MUTANTS
 $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
 export $(words)
 
 .DEFAULT_GOAL := help
-.PHONY: help test smoke-test environment rehearsal plan preflight build up down logs status weights evidence \
+.PHONY: help test smoke-test accuracy environment rehearsal plan preflight build up down logs status weights evidence \
 	test-containers prove bench mutants lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
@@ -23,6 +23,9 @@ test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... 
 
 smoke-test: ## set up, start what is here to test, and print what holds and what does not
 	@"$$PYTHON" -m deploy smoke
+
+accuracy: ## ask a server of PROFILE, here or at URL, for answers that can be checked
+	@"$$PYTHON" -m deploy accuracy --profile "$$PROFILE" --url="$$URL"
 
 environment: ## make the locked environment of tests and rehearsal, once per machine
 	@$(environment) rehearsal

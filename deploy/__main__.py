@@ -1,4 +1,4 @@
-"""`python3 -m deploy`: plan, preflight, environments, smoke test, vocabulary."""
+"""`python3 -m deploy`: plan, preflight, environments, smoke and accuracy test, vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from deploy import environment, plan, programs, recipe, smoke, switches, vocabulary
+from deploy import accuracy, environment, plan, programs, recipe, smoke, switches, vocabulary
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
@@ -50,6 +50,11 @@ def main(argv: list[str] | None = None) -> int:
 
     p = commands.add_parser("smoke", help="start what is here to test, and test it")
     p.set_defaults(run=run_smoke)
+
+    p = commands.add_parser("accuracy", help="ask a server that runs what can be checked")
+    p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="what it serves")
+    p.add_argument("--url", default="", help="the server (default: the profile's port here)")
+    p.set_defaults(run=run_accuracy)
 
     p = commands.add_parser("vocabulary", help="what the pinned vLLM knows, asked from vLLM itself")
     p.add_argument("--write", action="store_true", help="write deploy/vocabulary.json")
@@ -100,6 +105,13 @@ def run_environment(args: argparse.Namespace) -> int:
 def run_smoke(_args: argparse.Namespace) -> int:
     """Become the smoke test of the server that SMOKE_URL names, or of the rehearsal."""
     return smoke.main()
+
+
+def run_accuracy(args: argparse.Namespace) -> int:
+    """Become the accuracy test of a server that runs."""
+    if not args.profile:
+        raise RecipeError(f"--profile: got none; it is one of {', '.join(recipe.load().profiles)}")
+    return accuracy.main(args.profile, args.url)
 
 
 def run_vocabulary(args: argparse.Namespace) -> int:

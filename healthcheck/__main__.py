@@ -25,6 +25,7 @@ PATHS = {"startup": "/startupz", "ready": "/readyz", "live": "/livez/engine"}
 # Commands with a command line of their own; their modules are imported when asked for.
 ELSEWHERE = {
     "smoke": "look at a server once and judge it",
+    "accuracy": "ask a server for answers that can be checked",
     "explain": "name the cause in a server's log",
 }
 # What a bare Python lacks of them.

@@ -164,7 +164,7 @@ class Generator:
         )
         counted = _count(answer) or len(sample) / CHARACTERS_PER_TOKEN
         pages = int(want.prompt_tokens * MARGIN * SAMPLE_PAGES / counted)
-        return prompts.notebook(nonce, max(pages, 1))
+        return prompts.notebook(nonce, max(pages, 1), want.depth)
 
     def _counters(
         self, before: Exposition | Failure | None, engines: Sequence[str | None]

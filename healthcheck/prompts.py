@@ -18,8 +18,8 @@ _PAGE_WORDS = 12
 _OWN = frozenset({*_WORDS, "page", "number", "words"})
 # A notebook of some pages, to see that what is read is understood; no test of long attention.
 A_FEW_TOKENS = 300
-# The asked page stands a third into the text: its distance from the question is two thirds.
-_ASKED_AT = 3
+# Where the asked page stands, as a share of the text; the question is at its end.
+DEPTH = 1 / 3
 _LONGER = 1.2
 _UNTOLD = 8192
 
@@ -52,14 +52,17 @@ def short(nonce: str) -> str:
     return _SHORT.format(nonce=nonce)
 
 
-def notebook(nonce: str, pages: int) -> Notebook:
-    """A prompt of `pages` pages, of 20 to 60 tokens each by the tokenizer; drawn by the nonce."""
+def notebook(nonce: str, pages: int, depth: float = DEPTH) -> Notebook:
+    """A prompt of `pages` pages, of 20 to 60 tokens each by the tokenizer; drawn by the nonce.
+
+    `depth` is where the page that is asked for stands, from 0 to 1.
+    """
     draw = random.Random(nonce)
     numbers = draw.sample(range(100_000, 1_000_000), pages)
     lines = [f"Notebook {nonce}. Every page has a number and some words.\n"]
     for page, number in enumerate(numbers, start=1):
         lines.append(f"Page {page}. Number {number}. {_words(draw)}.\n")
-    asked = max(pages // _ASKED_AT, 1)
+    asked = max(int(pages * depth), 1)
     lines.append(f"Page {asked} again. Number")
     return Notebook("".join(lines), str(numbers[asked - 1]), pages)
 

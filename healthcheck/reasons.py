@@ -164,7 +164,7 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "see whether it runs and on which port"),
 )  # fmt: skip
 
-# What only the smoke test asks.
+# What only the smoke test and the accuracy test ask.
 _SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("server.old", Kind.UNKNOWN, "a vLLM before 0.26: its answers may be of another shape",
      "read the rows with care, or serve 0.26 or later"),
@@ -192,6 +192,12 @@ _SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("tools.malformed", Kind.MODEL, "a tool call is not one of the tool's, or not JSON",
      "look at the answer: a parser that does not fit the model, or a model that writes garbage"),
     ("tools.none", Kind.UNKNOWN, "the model called no tool when asked to", "ask again"),
+    ("accuracy.low", Kind.MODEL, "fewer answers are right than a sound server gives",
+     "look at the known faults below, and ask whether the server carries the patches for them "
+     "(python3 -m patches apply SITE_PACKAGES --check)"),
+    ("accuracy.unsettled", Kind.UNKNOWN,
+     "the share of right answers is below its floor, by no more than chance may make it",
+     "run it again with another --seed, and take the two runs together"),
     ("sampling.not_greedy", Kind.MODEL, "temperature 0 gives other tokens than the likeliest",
      "check the sampler and the rejection of drafts: greedy output must be argmax"),
     ("speculation.no_gain", Kind.SPECULATION, "a lone request is slower with speculation",

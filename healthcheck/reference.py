@@ -61,7 +61,7 @@ def _verdict() -> Iterator[str]:
             for f in FAULTS
         ],
     )
-    yield "## What only the smoke test says\n"
+    yield "## What only the smoke test and the accuracy test say\n"
     yield from _reasons(SMOKE_REASONS.values())
 
 

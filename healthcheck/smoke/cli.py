@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -46,7 +46,9 @@ class Misuse(ValueError):
     """A command line that cannot be followed; the message is one line."""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Says misuse as an error, for the caller to tell in one line."""
+
     def error(self, message: str) -> NoReturn:
         raise Misuse(f"{message} (see --help)")
 
@@ -90,6 +92,22 @@ def _smoke(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     files = Files(args.json, args.junit, args.html)
     files.check()
+    target, make = asked_for(args)
+    target = replace(
+        target,
+        health=_client("--health", args.health, partial(make, key=None)),
+        full=args.full,
+        without=frozenset(args.without),
+        baseline=_baseline(args.baseline, make),
+    )
+    return finish(run(target), files)
+
+
+def asked_for(args: argparse.Namespace) -> tuple[Target, partial[Client]]:
+    """The server that the options of `name_server` name, and what makes clients like its own.
+
+    Raises RecipeError, SettingsError.
+    """
     profile = recipe.load(switches.recipe_file(os.environ)).profile(args.profile)
     make = partial(
         Client,
@@ -102,41 +120,22 @@ def _smoke(argv: Sequence[str]) -> int:
         profile=profile,
         model=args.model or profile.served_model_name,
         wait_s=args.wait if args.wait is not None else profile.health.start_budget_s,
-        health=_client("--health", args.health, partial(make, key=None)),
         speculation=args.speculation == "on",
-        full=args.full,
-        without=frozenset(args.without),
-        baseline=_baseline(args.baseline, make),
         budget_s=args.budget,
     )
-    return finish(run(target), files)
+    return target, make
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python3 -m healthcheck smoke",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("url", metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
-    parser.add_argument(
-        "--profile",
-        default=os.environ.get("DSPARK_PROFILE", "mi355x"),
-        help="the recipe's profile to judge by (default: DSPARK_PROFILE, else mi355x)",
-    )
-    parser.add_argument("--model", help="served model name (default: the profile's)")
-    parser.add_argument("--api-key-file", type=Path, help="file that holds the server's API key")
-    parser.add_argument("--ca-file", type=Path, help="certificates to trust of https, in PEM")
+    name_server(parser, BUDGET_S, "for the long prompts, and for each concurrency")
     parser.add_argument("--health", metavar="URL", help="health service whose verdict to include")
-    parser.add_argument("--wait", type=_seconds, metavar="S", help="seconds to wait for the server")
-    parser.add_argument(
-        "--speculation",
-        choices=("on", "off"),
-        default="on" if switches.speculation(os.environ) else "off",
-        help="off: the server is meant to serve without a draft (default: DSPARK_SPECULATION)",
-    )
     size = parser.add_mutually_exclusive_group()
     size.add_argument(
         "--full", action="store_true", default=None, help="all of it, against a rehearsal too"
@@ -146,13 +145,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--without", action="append", default=[], choices=OPTIONAL, help="leave a part out"
-    )
-    parser.add_argument(
-        "--budget",
-        type=_seconds,
-        default=BUDGET_S,
-        metavar="S",
-        help="seconds for the long prompts, and for each concurrency (default: %(default).0f)",
     )
     parser.add_argument(
         "--baseline",
@@ -165,8 +157,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def name_server(parser: argparse.ArgumentParser, budget_s: float, of_what: str) -> None:
+    """Add the options that name a server and how it is asked."""
+    parser.add_argument("url", metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
+    parser.add_argument(
+        "--profile",
+        default=os.environ.get("DSPARK_PROFILE", "mi355x"),
+        help="the recipe's profile to judge by (default: DSPARK_PROFILE, else mi355x)",
+    )
+    parser.add_argument("--model", help="served model name (default: the profile's)")
+    parser.add_argument("--api-key-file", type=Path, help="file that holds the server's API key")
+    parser.add_argument("--ca-file", type=Path, help="certificates to trust of https, in PEM")
+    parser.add_argument("--wait", type=_seconds, metavar="S", help="seconds to wait for the server")
+    parser.add_argument(
+        "--speculation",
+        choices=("on", "off"),
+        default="on" if switches.speculation(os.environ) else "off",
+        help="off: the server is meant to serve without a draft (default: DSPARK_SPECULATION)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=_seconds,
+        default=budget_s,
+        metavar="S",
+        help=f"seconds {of_what} (default: %(default).0f)",
+    )
+
+
 def _compare(argv: Sequence[str]) -> int:
-    parser = _Parser(
+    parser = Parser(
         prog="python3 -m healthcheck smoke compare",
         description="Show what changed from report A to report B. Exit code 1: something is worse.",
         allow_abbrev=False,

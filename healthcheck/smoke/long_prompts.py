@@ -15,7 +15,7 @@ TOKENS = 32
 # Beyond those of the profile's start gate.
 LONGER = (64_000, 128_000, 256_000, 512_000, 1_000_000)
 # Attention grows faster than its prompt: what one more token costs, against the one before.
-_GROWTH = 1.5
+GROWTH = 1.5
 
 
 def lengths(gate: Sequence[int], max_model_len: int | None) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ def needle(session: Session) -> Iterator[Check]:
     found: list[int] = []
     for length in lengths(session.target.profile.health.long_prompt_tokens, report.max_model_len):
         left_s = budget_s - (time.monotonic() - began)
-        if last is not None and last.seconds * _GROWTH * length / last.prompt_tokens > left_s:
+        if last is not None and last.seconds * GROWTH * length / last.prompt_tokens > left_s:
             why = f"the next one does not fit in the {budget_s:.0f} s given (--budget)"
             report.leave_out(f"prompts from {length} tokens", why)
             return

@@ -43,19 +43,29 @@ overflow-wrap:normal;white-space:nowrap}th:first-child,td:first-child{text-align
 
 def page(report: Report) -> str:
     """The whole document."""
+    return document(
+        "Smoke test",
+        report,
+        ("Speculation", _speculation(report)),
+        ("Speed", _speed(report)),
+        ("Long prompts", _long_prompts(report)),
+    )
+
+
+def document(title: str, report: Report, *sections: tuple[str, Iterator[str]]) -> str:
+    """A document of what every report has, then of sections by their titles; one without parts is
+    left out."""
     verdict = VERDICTS[report.exit_code]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{_e(report.verdict)} - smoke test of {_e(report.target)}</title>"
+        f"<title>{_e(report.verdict)} - {_e(title.lower())} of {_e(report.target)}</title>"
         f"<style>{_STYLE}{plots.STYLE}</style></head><body>"
-        f'<h1>Smoke test <span class="badge {report.verdict}">{_e(verdict)}</span></h1>'
+        f'<h1>{_e(title)} <span class="badge {report.verdict}">{_e(verdict)}</span></h1>'
         + _facts(report)
         + "".join(_cause(report))
         + _section("Checks", _rows(report))
-        + _section("Speculation", _speculation(report))
-        + _section("Speed", _speed(report))
-        + _section("Long prompts", _long_prompts(report))
+        + "".join(_section(name, parts) for name, parts in sections)
         + "</body></html>\n"
     )
 
@@ -178,7 +188,7 @@ def _speed(report: Report) -> Iterator[str]:
         yield f"<figure>{plot}<figcaption>{_e(caption)}</figcaption></figure>"
     yield "</div>"
     heads = ("at once", "answered", "tokens/s", "first p50", "p90", "p99", "gap p50", "p90", "p99")
-    yield _table(
+    yield sheet(
         (*heads, "tokens a piece"),
         [
             (
@@ -200,10 +210,11 @@ def _long_prompts(report: Report) -> Iterator[str]:
         for each in report.long_prompts
     ]
     if rows:
-        yield _table(("prompt tokens", "answered in", "its words"), rows)
+        yield sheet(("prompt tokens", "answered in", "its words"), rows)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def sheet(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table of the page."""
     head = "".join(f"<th>{_e(cell)}</th>" for cell in heads)
     body = "".join("<tr>" + "".join(f"<td>{_e(c)}</td>" for c in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

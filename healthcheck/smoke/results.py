@@ -139,8 +139,11 @@ class Report:
 
     def as_json(self) -> str:
         """The report as JSON text."""
-        data = {"schema": SCHEMA, "verdict": self.verdict, **asdict(self)}
-        return json.dumps(data, indent=2) + "\n"
+        return json.dumps(self.as_table(), indent=2) + "\n"
+
+    def as_table(self) -> dict[str, Any]:
+        """The report as a table for JSON."""
+        return {"schema": SCHEMA, "verdict": self.verdict, **asdict(self)}
 
     def write(self, path: Path) -> None:
         """The report as JSON, atomically. Raises OSError."""

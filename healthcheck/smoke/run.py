@@ -1,12 +1,13 @@
-"""The parts of the smoke test in their order, and the run through them."""
+"""The parts of the smoke test in their order, and the run through them or others."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from healthcheck.judge import Outcome
 from healthcheck.smoke import load, long_prompts, speculation, start, surface, text
@@ -15,6 +16,7 @@ from healthcheck.smoke.target import Session, Stopped, Target
 from healthcheck.smoke.terminal import Console, line
 
 LISTENING = "listening"
+R = TypeVar("R", bound=Report)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,14 @@ OPTIONAL = tuple(part.name for part in PARTS if part.optional)
 
 def run(target: Target) -> Report:
     """Every part in order; a server that never comes up ends the run early, with its row."""
-    report = Report(
+    report = begun(Report, target)
+    through(PARTS, target, report)
+    return report
+
+
+def begun(kind: type[R], target: Target, **more: Any) -> R:
+    """A report of some kind that says what is looked at, and no more yet."""
+    return kind(
         target=target.client.base_url,
         profile=target.profile.name,
         evidence=target.profile.evidence,
@@ -55,23 +64,27 @@ def run(target: Target) -> Report:
         speculates=target.speculates,
         rehearsal=target.profile.is_rehearsal,
         reference=asdict(target.profile.reference),
+        **more,
     )
+
+
+def through(parts: Sequence[Part], target: Target, report: Report) -> None:
+    """Run the parts in order and put their rows into the report."""
     began = time.monotonic()
     with Console(target.say, sys.stderr) as console:
         session = Session(target, report, console.say)
         try:
-            _all(session, console)
+            _all(parts, session, console)
         except Stopped as e:
             check = Check("server", Outcome.BAD, f"{e}; its log tells why")
             report.checks.append(check)
             console.say(line(check))
     report.timings_s["total"] = time.monotonic() - began
-    return report
 
 
-def _all(session: Session, console: Console) -> None:
+def _all(parts: Sequence[Part], session: Session, console: Console) -> None:
     target, report = session.target, session.report
-    asked = [part for part in PARTS if _asked(part, session)]
+    asked = [part for part in parts if _asked(part, session)]
     for number, part in enumerate(asked):
         console.stage(number, len(asked), part.name)
         rows = []

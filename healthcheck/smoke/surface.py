@@ -182,12 +182,12 @@ def reasoning(session: Session) -> Iterator[Check]:
         THOUGHT_TOKENS,
         thinking=True,
     )
-    message = _message(answer)
+    message = message_of(answer)
     if message is None:
         yield refusal("reasoning", answer)
         return
-    thought = _text(message, "reasoning") or _text(message, "reasoning_content")
-    content = _text(message, "content")
+    thought = text_of(message, "reasoning") or text_of(message, "reasoning_content")
+    content = text_of(message, "content")
     took = answer.elapsed_s
     if any(mark in content for mark in THOUGHT_MARKS):
         words = f"content {short(content)}"
@@ -206,7 +206,7 @@ def tools(session: Session) -> Iterator[Check]:
         return
     question = "What is the water level of the Elbe now? Use the tool."
     answer = _ask_chat(session, question, TOOL_TOKENS, tools=[_TOOL], tool_choice="auto")
-    message = _message(answer)
+    message = message_of(answer)
     if message is None:
         if isinstance(answer, Answer) and answer.status == 400 and "tool" in answer.text:
             words = short(answer.text, 160)
@@ -218,25 +218,35 @@ def tools(session: Session) -> Iterator[Check]:
 
 
 def _called(message: Mapping[str, Any], took: float) -> Check:
-    calls = message.get("tool_calls")
-    content = _text(message, "content")
-    if not calls:
-        raw = any(mark in content for mark in CALL_MARKS)
+    content = text_of(message, "content")
+    if not message.get("tool_calls"):
         code, outcome = (
-            ("tools.in_content", Outcome.BAD) if raw else ("tools.none", Outcome.UNKNOWN)
+            ("tools.in_content", Outcome.BAD) if leaks(message) else ("tools.none", Outcome.UNKNOWN)
         )
         return fault("tools", outcome, code, f"content {short(content, 80)}", took)
-    try:
-        called = calls[0]["function"]
-        arguments = json.loads(called["arguments"])
-        whole = called["name"] == "water_level" and isinstance(arguments["river"], str)
-    except (LookupError, TypeError, ValueError, RecursionError):
-        whole = False
-    words = short(json.dumps(calls, ensure_ascii=False), 120)
-    if not whole:
+    called = first_call(message)
+    if called is None or called[0] != "water_level" or not isinstance(called[1].get("river"), str):
+        words = short(json.dumps(message["tool_calls"], ensure_ascii=False), 120)
         return fault("tools", Outcome.BAD, "tools.malformed", words, took)
-    evidence = f"called water_level with {json.dumps(arguments, ensure_ascii=False)[:80]}"
+    evidence = f"called water_level with {json.dumps(called[1], ensure_ascii=False)[:80]}"
     return Check("tools", Outcome.GOOD, evidence, took)
+
+
+def leaks(message: Mapping[str, Any]) -> bool:
+    """Whether marks of a call stand in the content, where no parser took them out."""
+    return any(mark in text_of(message, "content") for mark in CALL_MARKS)
+
+
+def first_call(message: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+    """The name and the arguments of a message's first tool call, None if there is no whole one."""
+    try:
+        called = message["tool_calls"][0]["function"]
+        arguments = json.loads(called["arguments"])
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return None
+    name = called.get("name")
+    whole = isinstance(name, str) and isinstance(arguments, dict)
+    return (name, arguments) if whole else None
 
 
 def _ask_chat(
@@ -260,7 +270,8 @@ def _chat_payload(
     }
 
 
-def _message(answer: Answer | Failure) -> Mapping[str, Any] | None:
+def message_of(answer: Answer | Failure) -> Mapping[str, Any] | None:
+    """The message of a chat answer, None of anything else."""
     body = answer.json() if isinstance(answer, Answer) and answer.status == 200 else None
     message = (_first_choice(body) or {}).get("message")
     return message if isinstance(message, dict) else None
@@ -272,7 +283,8 @@ def _first_choice(body: object) -> Mapping[str, Any] | None:
     return first if isinstance(first, dict) else None
 
 
-def _text(message: Mapping[str, Any], name: str) -> str:
+def text_of(message: Mapping[str, Any], name: str) -> str:
+    """A field of a message, empty if it is no text."""
     value = message.get(name)
     return value if isinstance(value, str) else ""
 

@@ -11,6 +11,7 @@ from healthcheck.answers import Answer, Failure
 from healthcheck.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import Completion, Finding, Outcome, Step, worst
 from healthcheck.listing import Listing
+from healthcheck.prompts import DEPTH
 from healthcheck.reasons import Note
 
 GATE = (
@@ -168,9 +169,10 @@ class Reading:
 class Want:
     """The generation the machine asks for; `nonce` makes its prompt one of its kind.
 
-    `prompt_tokens` 0: a short prompt. `requests` of the kind run at once. `engine` and `rank`: the
-    engine it is meant for and its place among them; None leaves the choice to the server. `ranks`:
-    the same of several engines, each of which gets one of the requests.
+    `prompt_tokens` 0: a short prompt; `depth` is where a long one holds what is asked for, as a
+    share. `requests` of the kind run at once. `engine` and `rank`: the engine it is meant for and
+    its place among them; None leaves the choice to the server. `ranks`: the same of several
+    engines, each of which gets one of the requests.
     """
 
     step: Step
@@ -180,6 +182,7 @@ class Want:
     tokens: int
     timeout_s: float
     prompt_tokens: int = 0
+    depth: float = DEPTH
     requests: int = 1
     engine: str | None = None
     rank: int | None = None

@@ -67,6 +67,7 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (("patches", "audit", "--help"), 0, "--baseline"),
         (("healthcheck", "serve", "--help"), 0, "--token-file"),
         (("healthcheck", "smoke", "--help"), 0, "--json"),
+        (("healthcheck", "accuracy", "--help"), 0, "--seed"),
         (("healthcheck", "explain", str(LOG)), 1, "dspark.missing_d2t_attr"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else None,

@@ -1,0 +1,38 @@
+"""`python3 -m deploy accuracy`: become the accuracy test of a server that runs.
+
+Without an address it is the containers of the profile on this machine, whose port and key are
+SERVER_PORT and API_KEY_FILE, as `make up` takes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from deploy import environment, recipe
+from deploy.smoke import BUILD
+
+REPORTS = {
+    "--json": BUILD / "accuracy-report.json",
+    "--html": BUILD / "accuracy-report.html",
+}
+
+
+def arguments(profile: str, url: str, environ: Mapping[str, str]) -> list[str]:
+    """What follows `python3 -m`. Raises RecipeError for a profile that there is none of."""
+    chosen = recipe.load().profile(profile)
+    port = environ.get("SERVER_PORT") or chosen.ports.serve
+    command = ["healthcheck", "accuracy", url or f"http://127.0.0.1:{port}"]
+    command += ["--profile", chosen.name]
+    if environ.get("API_KEY_FILE"):
+        command += ["--api-key-file", environ["API_KEY_FILE"]]
+    return command + [word for option, path in REPORTS.items() for word in (option, str(path))]
+
+
+def main(profile: str, url: str, environ: Mapping[str, str] = os.environ) -> int:
+    """Set up, and exec the test. Raises SetupError, RecipeError."""
+    command = arguments(profile, url, environ)
+    python = str(environment.ensure("health"))
+    print(f"accuracy: {command[2]}", flush=True)
+    os.chdir(environment.ROOT)
+    os.execv(python, [python, "-m", *command])
