@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from healthcheck.explain.encodings import Decoder
 from healthcheck.explain.lines import LONGEST_LINE
 
 BLOCK_BYTES = 262_144
@@ -19,14 +20,19 @@ _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,30}[@-~]")
 
 
 class Blocks:
-    """Cuts a stream of bytes into blocks that end with a line; an overlong line is shortened."""
+    """Cuts a stream of bytes into blocks of UTF-8 that end with a line; an overlong line is
+    shortened. Raises UnreadableLogError for what is no text."""
 
     def __init__(self) -> None:
+        self._decoder = Decoder()
         self._rest = b""
         self._skipping = False
 
     def add(self, data: bytes) -> bytes:
         """The whole lines that are there now that `data` has come."""
+        return self._cut(self._decoder.add(data))
+
+    def _cut(self, data: bytes) -> bytes:
         if self._skipping:
             end = data.find(b"\n")
             if end < 0:
@@ -42,12 +48,13 @@ class Blocks:
     @property
     def unfinished(self) -> bytes:
         """The last line as far as it has come; it is kept."""
-        return self._rest
+        return self._rest + self._decoder.pending
 
     def rest(self) -> bytes:
         """The last line, which no newline ended."""
+        whole = self._cut(self._decoder.rest())
         rest, self._rest, self._skipping = self._rest, b"", False
-        return rest
+        return whole + rest
 
 
 def read_blocks(stream: BinaryIO) -> Iterator[bytes]:
@@ -99,11 +106,13 @@ class Block:
         begin = self._whole.rfind(b"\n", 0, start) + 1
         return self._whole[begin : begin + LONGEST_HEAD].decode("utf-8", errors="replace")
 
-    def line_before(self, start: int) -> str:
-        """The line before the one that begins at `start`, or nothing."""
-        if start <= 0:
-            return ""
-        return self.line_at(self._lines.rfind(b"\n", 0, start - 1) + 1)[0]
+    def lines_before(self, start: int, most: int) -> Iterator[str]:
+        """At most `most` lines before the one that begins at `start`, the last one first."""
+        for _ in range(most):
+            if start <= 0:
+                return
+            start = self._lines.rfind(b"\n", 0, start - 1) + 1
+            yield self.line_at(start)[0]
 
     def newlines(self, start: int, end: int) -> int:
         """How many lines of the file end between two places."""

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+from healthcheck.explain.encodings import UnreadableLogError
 from healthcheck.explain.explainer import Explainer, explain_stream
 from healthcheck.explain.findings import Explanation, Verdict
 from healthcheck.explain.following import follow
@@ -78,6 +79,9 @@ def main(argv: list[str]) -> int:
             "input",
             file=sys.stderr,
         )
+        return UNREADABLE
+    except UnreadableLogError as e:
+        print(f"explain: cannot read {options.log!r}: {e}", file=sys.stderr)
         return UNREADABLE
     except SignatureError as e:
         print(f"explain: {e}", file=sys.stderr)

@@ -24,6 +24,7 @@ from healthcheck.explain.findings import (
     Verdict,
 )
 from healthcheck.explain.lines import (
+    LONGEST_LINE,
     LONGEST_TEXT,
     LogClock,
     LogLine,
@@ -31,7 +32,10 @@ from healthcheck.explain.lines import (
     parse,
     pieces,
     printable,
+    rank_of,
 )
+from healthcheck.explain.prefixes import Prefixes, Unwrapped
+from healthcheck.explain.records import ARRAYS
 from healthcheck.explain.startup import NEW_START, START_LITERALS, Startup, Timeline
 from healthcheck.explain.traces import (
     HEADER,
@@ -50,6 +54,8 @@ MOST_PROCESSES = 16  # named for one finding
 MOST_EVIDENCE = 3  # lines for one finding
 MOST_EXCEPTIONS = 8  # unclassified ones kept, the first ones
 MOST_ATTEMPTS = 8  # earlier starts in the same log, the last ones
+MOST_STREAMS = 4  # of which a line may be there in part only
+LONGEST_RECORD = 60  # lines, where a log has one field of a record a line
 FIRST_LINES = 20  # looked at closely whatever they hold: the first stamp is among them
 
 # Access lines and request echoes hold text of clients, which must not be able to name a cause.
@@ -62,6 +68,7 @@ _CAUSES = (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
 _SHUTDOWN = "[shutdown] API server: shutdown triggered"
 _THROUGHPUT = re.compile(r"generation throughput: {0,2}(\d{1,9}\.\d)")
 _ERROR_LEVELS = ("ERROR", "CRITICAL")
+_PARTS = ("stderr P", "stdout P")  # of the runtime of Kubernetes: the next line goes on
 
 
 @dataclass
@@ -108,6 +115,10 @@ class Explainer:
         self._by_id = {signature.id: signature for signature in self._signatures}
         texts = [text for signature in self._signatures for text in signature.literals]
         texts += [HEADER, IGNORED, *NATIVE_HEADS, NEW_START, _SHUTDOWN]
+        self._telling = tuple(dict.fromkeys([*texts, *START_LITERALS]))
+        self._prefixes = Prefixes(self._tells)
+        self._parts: dict[str, str] = {}  # by stream, what has come of its line
+        texts += [*_PARTS, *ARRAYS]
         self._serving_literals = tuple(text.encode() for text in dict.fromkeys(texts))
         everything = dict.fromkeys([*texts, *START_LITERALS, *_ERROR_LEVELS])
         self._all_literals = tuple(text.encode() for text in everything)
@@ -147,7 +158,7 @@ class Explainer:
                     if next_wanted == len(wanted):
                         break
                     if wanted[next_wanted] > at:
-                        self._note_time(block.line_before(wanted[next_wanted]))
+                        self._note_time(block, wanted[next_wanted])
                     base += block.newlines(counted, wanted[next_wanted])
                     at = counted = wanted[next_wanted]
                 text, after = block.line_at(at)
@@ -158,7 +169,7 @@ class Explainer:
             self._lines = (
                 base + block.newlines(counted, len(block)) + (0 if data.endswith(b"\n") else 1)
             )
-            self._note_time(block.line_before(len(block)))
+            self._note_time(block, len(block))
 
     def glance(self, unfinished: bytes) -> None:
         """Look at the bar in a line that no newline has ended yet: graph capture draws one. The
@@ -187,11 +198,26 @@ class Explainer:
     def _attentive(self) -> bool:
         """Whether every line matters now: a trace goes on, a process waits, or it just began."""
         attempt = self._attempt
-        return self._lines < FIRST_LINES or attempt.traces.open or attempt.waits.pending
+        return (
+            self._lines < FIRST_LINES
+            or attempt.traces.open
+            or attempt.waits.pending
+            or bool(self._parts)
+        )
 
-    def _note_time(self, text: str) -> None:
-        if text:
-            self._clock.note(parse(clean(text)), None)
+    def _tells(self, text: str) -> bool:
+        """Whether `text` holds what makes a line worth a look."""
+        return any(one in text for one in self._telling)
+
+    def _note_time(self, block: Block, start: int) -> None:
+        """Take the time of what was passed over before `start`."""
+        most = LONGEST_RECORD if self._prefixes.fields else 1
+        for text in block.lines_before(start, most):
+            for line in self._prefixes.unwrap(clean(text), learn=False):
+                parsed = parse(line.text, line.stamp)
+                self._clock.note(parsed, None)
+                if parsed.stamp or parsed.logger_s is not None:
+                    return
 
     def _take(self, text: str, at: float | None, head: str) -> None:
         """`head` begins the line of the file of which `text` is all, or what a bar drew over it."""
@@ -201,12 +227,36 @@ class Explainer:
             self._observe(line, at)
 
     def _parse(self, text: str, head: str) -> Iterator[LogLine]:
-        for piece in pieces(clean(text)):
-            line = parse(piece)
-            if not line.process and head:
-                owner = parse(clean(head[:LONGEST_HEAD]))
-                line = line._replace(process=owner.process, rank=owner.rank)
+        text = clean(text)
+        # What is learnt must be the same whether or not lines that say nothing are passed over.
+        learn = self._lines <= FIRST_LINES or self._tells(text)
+        for unwrapped in self._prefixes.unwrap(text, learn=learn):
+            for line in self._whole(unwrapped):
+                yield from self._own(line, head)
+
+    def _whole(self, line: Unwrapped) -> Iterator[Unwrapped]:
+        """The line with its earlier parts, or nothing while it is there in part only."""
+        begun = self._parts.pop(line.stream, "") if self._parts else ""
+        whole = line._replace(text=(begun + line.text)[:LONGEST_LINE])
+        if not line.part:
+            yield whole
+        elif len(self._parts) < MOST_STREAMS:
+            self._parts[line.stream] = whole.text
+
+    def _own(self, unwrapped: Unwrapped, head: str) -> Iterator[LogLine]:
+        for piece in pieces(unwrapped.text):
+            line = parse(piece, unwrapped.stamp)
+            if unwrapped.process:
+                process = unwrapped.process
+                line = line._replace(process=process, rank=rank_of(process), level=unwrapped.level)
+            elif not line.process and head:
+                begun = clean(head[:LONGEST_HEAD].partition("\r")[0])
+                for owner in self._prefixes.unwrap(begun, learn=False):
+                    named = parse(owner.text)
+                    line = line._replace(process=named.process, rank=named.rank)
             yield line
+            if _ACCESS.match(line.text) or _ECHO.match(line.text):
+                return  # whatever else is in it, a client wrote
 
     def _observe(self, line: LogLine, at: float | None) -> None:
         now = self._clock.note(line, at)
@@ -562,7 +612,10 @@ def _headline(
 
 
 def explain_stream(stream: BinaryIO, explainer: Explainer | None = None) -> Explanation:
-    """Explain all of `stream`, which may be larger than memory."""
+    """Explain all of `stream`, which may be larger than memory.
+
+    Raises UnreadableLogError for one that is no text.
+    """
     explainer = explainer or Explainer()
     for block in read_blocks(stream):
         explainer.feed_block(block)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from deploy.files import open_regular
 from healthcheck.explain.blocks import BLOCK_BYTES, LONGEST_HEAD, Blocks
 from healthcheck.explain.lines import clean, parse
+from healthcheck.explain.prefixes import Prefixes
 from healthcheck.explain.startup import NEW_START
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ def _last_start(file: BinaryIO) -> int:
         while at >= 0:
             head = max(data.rfind(b"\n", 0, at) + 1, at - LONGEST_HEAD)
             line = data[head : at + len(mark)].decode("utf-8", errors="replace")
-            if parse(clean(line)).text.startswith(NEW_START):
+            unwrapped = Prefixes().unwrap(clean(line), learn=True)
+            if any(parse(one.text).text.startswith(NEW_START) for one in unwrapped):
                 return begin + head
             at = data.rfind(mark, 0, at)
         end = begin
