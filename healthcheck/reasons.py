@@ -249,7 +249,8 @@ FAULTS = (
         "page tells it",
         (),
         "vllm-ascend issue 14363 and sglang 23776 have the same slip; right from vLLM 0.30.0 on",
-        "patch 0006; python3 -m patches apply SITE_PACKAGES --check says whether a server has it",
+        "patch 0006; python3 -m patches apply SITE_PACKAGES --check says whether a server has it, "
+        "make accuracy how its answers score",
     ),
     Fault(
         "HIP graphs that replay wrongly",

@@ -9,7 +9,7 @@ import json
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from healthcheck import settings
 from healthcheck.verdict import State
 from tests.support.scripted_server import (
     Engine,
+    Reply,
     completion,
     error,
     scripted_server,
@@ -1084,6 +1085,18 @@ def test_the_gate_also_samples_as_other_users_do() -> None:
         assert settings == [(0.6, 0.95, 40)] * 2
         assert [c["max_tokens"] for c in narrowed] == [32] * 2
         assert len({c["prompt"] for c in narrowed}) == len({c["seed"] for c in narrowed}) == 2
+
+
+def test_the_likeliest_tokens_under_top_k_are_no_greedy_server() -> None:
+    """At a low temperature from few tokens that may come out by chance; the gate passes."""
+    with scripted_server() as server:
+
+        def complete(payload: Mapping[str, Any]) -> Reply:
+            server.greedy = "top_k" in payload
+            return server.complete(payload)
+
+        server.on_completion = complete
+        Simulation(server).to_ready()
 
 
 def test_a_server_that_does_not_speculate_passes_where_no_draft_is_expected() -> None:
