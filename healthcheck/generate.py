@@ -118,8 +118,8 @@ class Generator:
                 counters=counters[number % len(counters)] if counters else None,
                 scored=want.scored,
                 plain=want.step is not Step.TOP_P,
-                notebook=reads,
-                needle=notebook.needle if notebook and reads and want.step is Step.LONG else None,
+                number=notebook.needle if notebook and reads else None,
+                needle=want.step is Step.LONG,
             )
             for number, (answer, notebook) in enumerate(zip(answers, notebooks, strict=True))
         ]

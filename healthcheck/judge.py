@@ -110,17 +110,17 @@ def judge(
     counters: Counters | None = None,
     scored: bool = True,
     plain: bool = True,
-    notebook: bool = False,
-    needle: str | None = None,
+    number: str | None = None,
+    needle: bool = False,
 ) -> tuple[tuple[Finding, ...], Completion | None]:
     """Every finding about one completion or chat answer, and what was read of it.
 
     `exactly` False: `asked_tokens` are the least. `counters` None: the server is not expected to
     speculate. `scored` False leaves out the tests that need more than a canary's few tokens:
     sampling mode is never bad then, the draft counter not looked at. `plain` False: not sampled at
-    temperature 1 from all tokens, so that logprobs tell nothing of the sampling mode. `notebook`:
-    the prompt was one (prompts.py), so the text must go on in its words; `needle` is the number
-    that it must hold.
+    temperature 1 from all tokens, so that logprobs tell nothing of the sampling mode. `number`:
+    the prompt was a notebook (prompts.py) that asks for it, so the text must begin with it or go on
+    in the notebook's words; with `needle` it must hold the number.
     """
     refusal = _refusal(answer)
     if refusal is not None:
@@ -138,10 +138,10 @@ def judge(
         _variety(completion),
         *_numbers(completion, scored),
     ]
-    if notebook:
-        findings.append(_legible(completion))
-    if needle is not None:
-        findings.append(_needle(completion, needle))
+    if number is not None:
+        findings.append(_legible(completion, number))
+        if needle:
+            findings.append(_needle(completion, number))
     if not plain:
         return (*findings, *([_drafting(counters)] if counters is not None else [])), completion
     sampling = _sampling(completion)
@@ -420,18 +420,18 @@ def _variety(completion: Completion) -> Finding:
     return Finding("variety", Outcome.GOOD, evidence=evidence)
 
 
-def _legible(completion: Completion) -> Finding:
-    """Whether the answer to a notebook is of a notebook's words."""
+def _legible(completion: Completion, number: str) -> Finding:
+    """Whether the answer to a notebook begins with what it asks for, or is of its words."""
     own = prompts.own_words(completion.text)
     evidence = {"own_words": own, "starts": " ".join(completion.text.split())[:40]}
-    if own >= _OWN_WORDS:
+    if own >= _OWN_WORDS or completion.text.lstrip().startswith(number):
         return Finding("legible", Outcome.GOOD, evidence=evidence)
     return Finding("legible", Outcome.BAD, "text.garbage", evidence)
 
 
-def _needle(completion: Completion, needle: str) -> Finding:
-    evidence = {"needle": needle, "starts": " ".join(completion.text.split())[:40]}
-    if needle in completion.text:
+def _needle(completion: Completion, number: str) -> Finding:
+    evidence = {"needle": number, "starts": " ".join(completion.text.split())[:40]}
+    if number in completion.text:
         return Finding("needle", Outcome.GOOD, evidence=evidence)
     return Finding("needle", Outcome.BAD, "text.needle_missed", evidence)
 

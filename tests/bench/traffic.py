@@ -370,8 +370,8 @@ class Server:
             counters=counters if want.scored else None,
             scored=want.scored,
             plain=want.step is not Step.TOP_P,
-            notebook=bool(want.prompt_tokens),
-            needle=NEEDLE if want.step is Step.LONG else None,
+            number=NEEDLE if want.prompt_tokens else None,
+            needle=want.step is Step.LONG,
         )
         done = Generation(
             want.step, want.epoch, ours.began, ours.done_at, findings, made, want.engine

@@ -502,7 +502,7 @@ DRAFTING = {"drafts": 8, "draft_tokens": 32, "accepted": 16, "accepted_at": [6, 
         ),
         (
             made(),
-            {"needle": "two three"},
+            {"number": "two three", "needle": True},
             Finding(
                 "needle",
                 Outcome.GOOD,
@@ -511,7 +511,7 @@ DRAFTING = {"drafts": 8, "draft_tokens": 32, "accepted": 16, "accepted_at": [6, 
         ),
         (
             made(text="a \n b" * 30),
-            {"needle": "two three"},
+            {"number": "two three", "needle": True},
             Finding(
                 "needle",
                 Outcome.BAD,
@@ -960,14 +960,15 @@ def said(text: str) -> Answer:
         ("ness\u4e00 \ufffdqa the of Zr}} WATER water", Outcome.BAD, Outcome.BAD),
         ("waterlight houseriver stonebread", Outcome.BAD, Outcome.BAD),
         ("water light 123456", Outcome.BAD, Outcome.GOOD),
+        (" 123456 ness\u4e00 \ufffdqa the of", Outcome.GOOD, Outcome.GOOD),
         ("WATER,light;House", Outcome.GOOD, Outcome.BAD),
     ],
 )
 def test_an_answer_to_a_notebook_goes_on_in_its_words(
     text: str, legible: Outcome, needle: Outcome
 ) -> None:
-    """Three of its words are no chance; whether its number is given back is another question."""
-    findings, _ = judge(said(text), asked_tokens=TOKENS, notebook=True, needle="123456")
+    """Three of its words are no chance, nor is its number at once; that it is in is for needles."""
+    findings, _ = judge(said(text), asked_tokens=TOKENS, number="123456", needle=True)
     found = by_check(findings)
     assert (found["legible"].outcome, found["needle"].outcome) == (legible, needle)
     assert found["legible"].code == ("" if legible is Outcome.GOOD else "text.garbage")
