@@ -14,6 +14,7 @@ from patches.loadcheck import tiny
 from tests.contract.cases import DRAFT, REQUESTS, SEED, TARGET, sample
 from tests.support.amd_class import Answers, ask_both
 from tests.support.chi_square import p_value
+from tests.support.figures import show
 
 pytestmark = [pytest.mark.real, pytest.mark.prove, pytest.mark.timeout(3 * 3600)]
 
@@ -43,9 +44,7 @@ def both(
     patched = {name: sample(model, steps=STEPS, **changes) for name, changes in CASES.items()}
     pristine = {name: patched[name] for name in BIASED}
     answers = ask_both(folder, pristine=pristine, patched=patched, deadline_s=DEADLINE_S)
-    reporter = request.config.pluginmanager.getplugin("terminalreporter")
-    for line in figures(*answers):
-        reporter.write_line(line)
+    show(request, figures(*answers))
     return answers
 
 
