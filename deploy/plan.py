@@ -6,20 +6,26 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from deploy import door, memory, vocabulary
+from deploy import arguments, door, memory, vocabulary
+from deploy.arguments import ArgumentsError, Given, text_of, words_of
 from deploy.memory import Memory
-from deploy.recipe import Profile
+from deploy.recipe import Model, Profile
 from deploy.rules import Intent, check
-from deploy.vocabulary import Vocabulary, nearest
+from deploy.vocabulary import nearest
 
 # Runs vLLM's command line in a named interpreter, so that the tree that was checked is the one run.
 VLLM_MODULE = "vllm.entrypoints.cli.main"
 
-# Flags that are secrets, and the variable of docker/launch.py that takes a file instead.
-_SECRETS = {"api-key": "VLLM_API_KEY_FILE", "hf-token": "HF_TOKEN_FILE"}
+# What stands beside --speculative-config for one key of it (0.27.1, engine/arg_utils.py).
+SPECULATIVE = "speculative-config"
+SINGLE_KEYS = {
+    "spec-method": "method",
+    "spec-model": "model",
+    "spec-tokens": "num_speculative_tokens",
+}
 
 _PLACEHOLDER = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 
@@ -94,15 +100,16 @@ def make(
     where the profile has no mode of them.
     """
     environ = environ or {}
-    given = read_flags(extra, vocabulary.load())
+    given = read_flags(extra)
     intended = intent(profile, given, environ, speculation, graphs)
-    overrides = [
-        f"--{name} {_text(value)} overrides the recipe's {_text(profile.serve[name])}"
-        for name, value in given.items()
-        if name in profile.serve and profile.serve[name] != value
+    warnings = [
+        f"--{name}: vLLM takes its single keys alone, and drops an object or another spelling"
+        " beside them: give one form"
+        for name in sorted(given.unread)
     ]
+    warnings += _overrides(profile, given, intended)
     env = {name: expand(intended.env[name], environ) for name in profile.env}
-    overrides += [
+    warnings += [
         f"environment {name}={env[name]} overrides the recipe's {value}"
         for name, value in profile.env.items()
         if environ.get(name, value) != value
@@ -111,54 +118,62 @@ def make(
     fatal = [f.message for f in findings if f.fatal]
     if fatal:
         raise PlanError(fatal[0])
-    argv = ["vllm", "serve", expand(profile.model.id, environ)]
+    argv = ["vllm", "serve", expand(intended.model.id, environ)]
     identity: dict[str, Any] = {"served-model-name": profile.served_model_name}
-    if profile.revision:
-        identity["revision"] = profile.revision
+    if intended.model.revision:
+        identity["revision"] = intended.model.revision
     identity["port"] = profile.ports.serve
     for name, value in {**identity, **intended.serve}.items():
-        argv += flag_words(name, value)
+        argv += words_of(name, value)
     speculative = intended.speculative or {}
     if speculative:
         table = {k: expand(v, environ) if isinstance(v, str) else v for k, v in speculative.items()}
-        argv += flag_words("speculative-config", table)
+        argv += words_of(SPECULATIVE, table)
     if environ.get(door.KEY):
-        argv += flag_words("middleware", door.NAME)  # beside a user's own, and before it
+        argv += words_of("middleware", door.NAME)  # beside a user's own, and before it
     return Plan(
         profile=profile.name,
         evidence=profile.evidence,
         argv=tuple(argv),
         env=env,
-        warnings=(*(f.message for f in findings), *overrides),
+        warnings=(*(f.message for f in findings), *warnings),
         asks=intended.asks,
         longest=intended.longest,
         memory=memory.of(intended, profile.gpu) if profile.gpu else None,
     )
 
 
+def read_flags(extra: Sequence[str]) -> Given:
+    """A user's `vllm serve` flags as the pinned vLLM reads them. Raises PlanError."""
+    try:
+        return arguments.read(extra, vocabulary.load())
+    except ArgumentsError as e:
+        raise PlanError(str(e)) from e
+
+
 def intent(
     profile: Profile,
-    given: Mapping[str, Any],
+    given: Given,
     environ: Mapping[str, str],
     speculation: bool = True,
     graphs: bool = False,
 ) -> Intent:
-    """The profile with the user's flags (as `read_flags` gives them) and environment laid over it.
+    """The profile with the user's flags and environment laid over it.
 
-    Raises PlanError for a speculative-config that is no JSON object, RecipeError for graphs where
+    Raises PlanError for a speculative-config that vLLM would not take, RecipeError for graphs where
     the profile has no mode of them.
     """
-    serve = {**profile.serve, **(_with_graphs(profile) if graphs else {}), **given}
-    speculative = profile.speculative if speculation else None
-    if "speculative-config" in serve:
-        speculative = _json_table("speculative-config", serve.pop("speculative-config"))
+    under = {**profile.serve, **(_with_graphs(profile) if graphs else {})}
+    serve = {**under, **{name: given.over(name, under.get(name)) for name in given.values}}
+    for name in ("model", "revision", SPECULATIVE, *SINGLE_KEYS):
+        serve.pop(name, None)
     return Intent(
-        model=profile.model,
+        model=_model(profile, given),
         is_rehearsal=profile.is_rehearsal,
         arch=profile.gpu.arch if profile.gpu else None,
         vllm_version=profile.vllm_version,
         serve=serve,
-        speculative=speculative,
+        speculative=_speculative(given, profile.speculative if speculation else None),
         env={**profile.env, **environ},
         health=profile.health,
     )
@@ -166,66 +181,71 @@ def intent(
 
 def _with_graphs(profile: Profile) -> dict[str, Any]:
     """The flag that serves with the profile's graph mode."""
-    config = _json_table("compilation-config", profile.serve.get("compilation-config", {}))
+    config = profile.serve.get("compilation-config", {})
     return {"compilation-config": {**config, "cudagraph_mode": profile.chosen_graphs}}
 
 
-def flag_words(name: str, value: Any) -> list[str]:
-    """A flag as argv words: true is --name, false is --no-name, tables are compact JSON."""
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, list):
-        return [f"--{name}", *(str(v) for v in value)]
-    return [f"--{name}", _text(value)]
+def _model(profile: Profile, given: Given) -> Model:
+    """The model that is served: the recipe's revision is of the recipe's model alone."""
+    name = given.values.get("model", profile.model.id)
+    pinned = profile.revision if name == profile.model.id else None
+    return replace(profile.model, id=name, revision=given.values.get("revision", pinned))
 
 
-def read_flags(extra: Sequence[str], words: Vocabulary) -> dict[str, Any]:
-    """Extra `vllm serve` flags as a table keyed by long name; the last one of a name wins.
+def _speculative(given: Given, under: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The table of the draft, with what the user gave of it; None without a draft."""
+    table = given.over(SPECULATIVE, under or {}) if SPECULATIVE in given.values else under
+    if isinstance(table, list):
+        raise PlanError(f"--{SPECULATIVE}: got {text_of(table)!r}; give a JSON object")
+    own = given.values.get(SPECULATIVE) or {}
+    single = {flag: given.values[flag] for flag in SINGLE_KEYS if flag in given.values}
+    for flag, value in single.items():
+        if SINGLE_KEYS[flag] in own:
+            raise PlanError(f"--{flag}: got {value!r}; --{SPECULATIVE} has it too: give one")
+    added = {SINGLE_KEYS[flag]: value for flag, value in single.items() if value is not None}
+    if not own and not added:
+        return table
+    words = vocabulary.load()
+    read = {key.replace("-", "_"): value for key, value in {**(table or {}), **added}.items()}
+    for key in read:
+        if key not in words.speculative:
+            raise PlanError(
+                f"--{SPECULATIVE}: got the unknown key {key!r}; vLLM {words.vllm_version} has no"
+                f" such{nearest(key, words.speculative)}; it has"
+                f" {', '.join(sorted(words.speculative))}"
+            )
+    if "method" not in read and "model" not in read:
+        raise PlanError(
+            f"--{SPECULATIVE}: got {', '.join(read)} and no draft that has them; give its method"
+            " too, or leave DSPARK_SPECULATION on"
+        )
+    return read
 
-    Takes `--flag value`, `--flag=value`, `--no-flag` and vLLM's short forms. Raises PlanError.
-    """
-    found: dict[str, Any] = {}
-    rest = list(extra)
-    while rest:
-        option, joined, value = rest.pop(0).partition("=")
-        name = words.resolve(option) if option.startswith("-") else None
-        if name is None:
-            known = [f"--{f}" for f in words.flags]
-            raise PlanError(
-                f"{option}: got an unknown server flag; vLLM {words.vllm_version} has no such"
-                f" flag{nearest(option, known)}"
-            )
-        if name in _SECRETS:
-            raise PlanError(
-                f"{option}: got a secret, which the plan would print into the log; write it into a"
-                f" file and name that in {_SECRETS[name]}"
-            )
-        if name == "config":
-            raise PlanError(
-                "--config: got a YAML file; vLLM's loader drops false booleans: give the flags"
-            )
-        flag = words.flags[name]
-        if flag.kind == "bool":
-            if joined:
-                raise PlanError(
-                    f"{option}: got {value!r}; it takes no value: --{name} or --no-{name}"
-                )
-            found[name] = not option.lstrip("-").startswith("no-") or name.startswith("no-")
-            continue
-        if flag.kind == "list":
-            values = [value] if joined else []
-            while not joined and rest and not rest[0].startswith("-"):
-                values.append(rest.pop(0))
-        elif joined:
-            values = [value]
-        elif rest and not (rest[0].startswith("--") or words.resolve(rest[0])):
-            values = [rest.pop(0)]
-        else:
-            values = []
-        if not values:
-            raise PlanError(f"{option}: got no value; give {option} VALUE")
-        found[name] = _typed(name, flag.kind, values)
-    return found
+
+def _overrides(profile: Profile, given: Given, intended: Intent) -> list[str]:
+    """What of the recipe the user's flags replace by another value."""
+    recipes = {
+        **profile.serve,
+        "model": profile.model.id,
+        "revision": profile.revision,
+        "served-model-name": [profile.served_model_name],
+        "port": profile.ports.serve,
+    }
+    served = {**intended.serve, "model": intended.model.id, "revision": intended.model.revision}
+    told = [
+        f"--{name} {text_of(served[name])} overrides the recipe's {text_of(recipes[name])}"
+        for name in given.values
+        if name in recipes and served[name] != recipes[name]
+    ]
+    if {SPECULATIVE, *SINGLE_KEYS} & given.values.keys():
+        draft, own = intended.speculative or {}, profile.speculative or {}
+        told += [
+            f"--{SPECULATIVE}.{key} {text_of(draft.get(key))} overrides the recipe's"
+            f" {text_of(own.get(key))}"
+            for key in {**own, **draft}
+            if draft.get(key) != own.get(key)
+        ]
+    return told
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
@@ -241,42 +261,6 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
         return value
 
     return _PLACEHOLDER.sub(fill, text)
-
-
-def _typed(name: str, kind: str, values: list[str]) -> Any:
-    text = values[0]
-    try:
-        if kind == "list":
-            return values
-        if kind == "int":
-            return int(text)
-        if kind == "float":
-            return float(text)
-        if kind == "json" and text.startswith("{"):
-            return _json_table(name, text)
-    except ValueError as e:
-        if isinstance(e, PlanError):
-            raise
-        raise PlanError(f"--{name}: got {text!r}; give {kind}") from e
-    return text
-
-
-def _json_table(name: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    try:
-        table = json.loads(value)
-    except (ValueError, RecursionError) as e:
-        raise PlanError(f"--{name}: got {value!r}; give a JSON object") from e
-    if not isinstance(table, dict):
-        raise PlanError(f"--{name}: got {value!r}; give a JSON object")
-    return table
-
-
-def _text(value: Any) -> str:
-    return (
-        json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
-    )
 
 
 def _lines(words: Sequence[str]) -> list[str]:

@@ -345,7 +345,7 @@ class _Reader:
                 fix = f"vLLM {version} takes {_article(flag.kind)}"
                 raise self.refusal(f"{at}serve.{name}", value, fix)
             if flag.choices and isinstance(value, str) and value not in flag.choices:
-                fix = f"vLLM {version} takes one of {', '.join(flag.choices)}"
+                fix = f"vLLM {version} takes one of {', '.join(map(str, flag.choices))}"
                 raise self.refusal(f"{at}serve.{name}", value, fix)
         for name, value in parts["speculative"].items():
             if name not in self.words.speculative:

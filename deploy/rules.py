@@ -14,8 +14,11 @@ from deploy import vocabulary
 from deploy.recipe import Health, Model
 
 OFF = ("0", "false")
-# What vLLM takes without a mode (0.27.1, config/vllm.py).
+# What vLLM takes without a mode, by optimization level (0.27.1, config/vllm.py).
 DEFAULT_GRAPHS = "FULL_AND_PIECEWISE"
+LEVEL_GRAPHS: Mapping[str, str] = {"0": "NONE", "1": "PIECEWISE"}
+# The modes that may also be given as a number (0.27.1, config/compilation.py).
+GRAPHS_BY_NUMBER: Mapping[object, str] = {0: "NONE", 1: "PIECEWISE", 2: "FULL"}
 # What its server takes without a size on a card of 70 GiB or more (0.27.1, engine/arg_utils.py).
 DEFAULT_SIZES: Mapping[str, int] = {"max-num-batched-tokens": 8192, "max-num-seqs": 1024}
 
@@ -51,8 +54,11 @@ class Intent:
         config = self.serve.get("compilation-config")
         mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
         if mode is None:
-            return DEFAULT_GRAPHS
-        return mode.upper() if isinstance(mode, str) else None
+            level = str(self.serve.get("optimization-level"))
+            return LEVEL_GRAPHS.get(level, DEFAULT_GRAPHS)
+        if isinstance(mode, str):
+            return mode.upper()
+        return GRAPHS_BY_NUMBER.get(mode) if isinstance(mode, int) else None
 
     @property
     def longest(self) -> int | None:
@@ -75,6 +81,9 @@ class Intent:
     def _has_aiter_experts(self) -> bool:
         """As vLLM chooses for MXFP4 experts of DeepSeek V4 (0.27.1, fused_moe/oracle/mxfp4.py)."""
         backend = self.serve.get("moe-backend", "auto")
+        if backend == "auto":  # then the same setting of --kernel-config stands
+            named = (self.serve.get("kernel-config") or {}).get("moe_backend", backend)
+            backend = str(named).lower().replace("-", "_")
         aiter = self.env.get("VLLM_ROCM_USE_AITER", "0").lower() not in OFF
         return backend == "aiter" or (backend == "auto" and aiter and self.arch == "gfx950")
 

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +24,41 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
     "float": (int, float),
-    "size": (int, str),  # vLLM reads 16k and, for some flags, auto
+    "size": (int, str),  # vLLM reads 16k
+    "size-or-auto": (int, str),
     "string": (str,),
-    "json": (dict, str),
-    "list": (list, str),
+    "name": (str,),  # read in small letters, with _ for -
+    "json": (dict, list),
+    "config": (dict,),  # an object of the keys listed, whose bare numbers may be sizes
+    "table": (dict, str),  # an object where it looks like one, else text
+    "list": (list, str),  # several words
+    "append": (list,),  # a word each time it is given
+    "switch": (bool,),  # has no --no- form
     "any": (bool, int, float, str, dict, list),
 }
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One `vllm serve` flag: its kind (a key of KINDS), legal values if listed, short forms."""
+    """One `vllm serve` flag: its kind (a key of KINDS), legal values if listed, short forms.
+
+    `optional` says that "None" and "" stand for no value, `bare` that it may stand without one.
+    `of` is the kind of a list's words, `keys` are those of a config.
+    """
 
     kind: str
-    choices: tuple[str, ...] = ()
+    choices: tuple[str | int, ...] = ()
     aliases: tuple[str, ...] = ()
+    optional: bool = False
+    bare: bool = False
+    of: str = "string"
+    keys: tuple[str, ...] = ()
 
     def accepts(self, value: object) -> bool:
         """Whether a TOML value has this flag's type; bool is not an int here."""
-        if isinstance(value, bool) and self.kind not in ("bool", "any"):
+        if isinstance(value, bool) and self.kind not in ("bool", "switch", "any"):
+            return False
+        if self.kind == "switch" and value is False:
             return False
         return isinstance(value, KINDS[self.kind])
 
@@ -55,35 +72,45 @@ class Vocabulary:
     environment: frozenset[str]
     speculative: frozenset[str]
 
-    def resolve(self, option: str) -> str | None:
-        """The long name of an option spelt long, short or negated, else None."""
-        name = option.lstrip("-").replace("_", "-")
-        if name in self.flags:
-            return name
-        if name.removeprefix("no-") in self.flags and name.startswith("no-"):
-            return name.removeprefix("no-")
-        return next((long for long, flag in self.flags.items() if option in flag.aliases), None)
+    @cached_property
+    def spellings(self) -> Mapping[str, tuple[str, bool]]:
+        """Every way to write an option: the long name, and whether it is said with no-."""
+        found: dict[str, tuple[str, bool]] = {}
+        for name, flag in self.flags.items():
+            found |= dict.fromkeys((f"--{name}", *flag.aliases), (name, False))
+            if flag.kind == "bool":
+                found[f"--no-{name}"] = (name, True)
+        return found
 
 
-_SIZE = re.compile(r"(\d+)(\.\d+)?([kmgtKMGT])?")
+_SIZE = re.compile(r"(\d+)(\.\d+)?([kmgtKMGT])")
 _POWERS = "kmgt"
 
 
 def size(value: object) -> int | None:
-    """A size as vLLM reads one: 16k is 16,000 and 16K 16,384 (0.27.1, utils/argparse_utils.py).
-
-    None for what is none of 0 or more, such as `auto`.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if value >= 0 else None
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
+    """A size of 0 or more in whatever spelling; None for what is none, such as `auto`."""
+    number = number_of(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         return None
+    return number
+
+
+def number_of(text: str) -> int | None:
+    """A number as vLLM reads one: 16k is 16,000 and 16K 16,384 (0.27.1, utils/argparse_utils.py).
+
+    None for what is none.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        try:
+            return int(text)
+        except ValueError:
+            return None
     whole, part, unit = match.groups()
-    if unit is None or unit.isupper():
-        power = _POWERS.index(unit.lower()) + 1 if unit else 0
-        return None if part else int(whole) * 1024**power
-    return int(float(whole + (part or "")) * 1000 ** (_POWERS.index(unit) + 1))
+    power = _POWERS.index(unit.lower()) + 1
+    if unit.islower():
+        return int(float(whole + (part or "")) * 1000**power)
+    return None if part else int(whole) * 1024**power
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -92,16 +119,21 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+@cache
 def load(path: Path = FILE) -> Vocabulary:
     """Read the vocabulary that is shipped with the recipe."""
     data = json.loads(path.read_text(encoding="utf-8"))
-    flags = {
-        name: Flag(f["kind"], tuple(f.get("choices", ())), tuple(f.get("aliases", ())))
-        for name, f in data["flags"].items()
-    }
+    flags = {name: _flag(entry) for name, entry in data["flags"].items()}
     return Vocabulary(
         data["vllm"], flags, frozenset(data["environment"]), frozenset(data["speculative"])
     )
+
+
+def _flag(entry: Mapping[str, Any]) -> Flag:
+    fields: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()
+    }
+    return Flag(**fields)
 
 
 def from_vllm() -> dict[str, Any]:
@@ -128,40 +160,63 @@ def _flags(actions: Iterable[Any]) -> Iterable[tuple[str, dict[str, Any]]]:
         if not longs or longs[0] == "--help":
             continue
         entry: dict[str, Any] = {"kind": _kind(action)}
-        if action.choices and all(isinstance(c, str) for c in action.choices):
+        if action.choices:
             entry["choices"] = sorted(action.choices)
         shorts = [o for o in action.option_strings if not o.startswith("--")]
         if shorts:
             entry["aliases"] = shorts
+        if action.nargs != 0 and action.type and _read(action.type, "None") is None:
+            entry["optional"] = True
+        if action.nargs == "?":
+            entry["bare"] = True
+        if action.nargs == "+" and _read(action.type, "1") == 1:
+            entry["of"] = "int"
+        if keys := _keys(action.type):
+            entry["keys"] = keys
         yield longs[0].removeprefix("--"), entry
 
 
 def _kind(action: Any) -> str:
     """The kind of an argparse action of vLLM's parser, found by what its type callable accepts."""
     if action.nargs == 0:
-        return "bool"
+        negated = any(o.startswith("--no-") for o in action.option_strings)
+        return "bool" if negated else "switch"
     if action.nargs in ("+", "*"):
         return "list"
+    if type(action).__name__ == "_AppendAction":
+        return "append"
     if action.type in (int, float):
         return str(action.type.__name__)
     if action.type in (str, None):
         return "string"
-    accepts = {sample: _accepts(action.type, sample) for sample in ("{}", "1", "0.5", "16k", "x")}
-    # int or float in disguise (an optional number), a size, a JSON value; the rest is left to vLLM.
-    if accepts["{}"] and not accepts["x"]:
+    read = partial(_read, action.type)
+    if read("A-b") == "a_b":
+        return "name"
+    if read("A-b") == "A-b":
+        return "table" if read("{}") == {} else "string"
+    # What is a number in disguise (an optional one), or JSON; the rest is left to vLLM.
+    if _keys(action.type):
+        return "config"
+    if read("{}") == {}:
         return "json"
-    if accepts["16k"] and not accepts["x"]:
-        return "size"
-    if accepts["0.5"] and not accepts["x"]:
+    if read("16k") == 16_000:
+        return "size-or-auto" if read("auto") == -1 else "size"
+    if read("0.5") == 0.5:
         return "float"
-    if accepts["1"] and not accepts["x"]:
-        return "int"
-    return "any"
+    return "int" if read("1") == 1 else "any"
 
 
-def _accepts(convert: Callable[[str], object], sample: str) -> bool:
+def _keys(convert: Any) -> list[str]:
+    """The keys of the configuration object that a type callable makes, none for another."""
+    made = _read(convert, "{}")
+    if not dataclasses.is_dataclass(made):
+        return []
+    return sorted(f.name for f in dataclasses.fields(made) if f.init)
+
+
+def _read(convert: Callable[[str], object], sample: str) -> object:
+    """What a type callable makes of a sample, the error where it refuses."""
     try:
-        convert(sample)
-    except Exception:
-        return False
-    return True
+        return convert(sample)
+    except Exception as e:
+        return e

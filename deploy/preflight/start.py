@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deploy import memory, plan, vocabulary
+from deploy import memory, plan
+from deploy.arguments import Given
 from deploy.memory import Memory
 from deploy.plan import PlanError
 from deploy.preflight.caches import read_caches
@@ -66,14 +67,14 @@ def gather(
     """Read what a start of the profile would meet; `extra` are flags laid over the recipe's."""
     refusal = None
     try:
-        given = plan.read_flags(extra, vocabulary.load())
+        given = plan.read_flags(extra)
         intent = plan.intent(profile, given, host.environ, speculation, graphs)
     except (PlanError, RecipeError) as e:
         refusal = str(e)
-        intent = plan.intent(profile, {}, host.environ, speculation)
+        intent = plan.intent(profile, Given({}), host.environ, speculation)
     serve = intent.serve
-    weights = read_weights(host, profile, serve)
-    intent = dataclasses.replace(intent, model=_with_config(profile, weights))
+    weights = read_weights(host, intent.model, serve)
+    intent = dataclasses.replace(intent, model=_with_config(intent.model, weights))
     port = serve.get("port", profile.ports.serve)
     address = str(serve.get("host", "0.0.0.0"))  # noqa: S104 - vLLM's own default
     return Start(
@@ -90,13 +91,13 @@ def gather(
     )
 
 
-def _with_config(profile: Profile, weights: Weights | Unknown) -> Model:
+def _with_config(model: Model, weights: Weights | Unknown) -> Model:
     """The model with the sizes that its own config.json gives, where it is there."""
     if isinstance(weights, Unknown) or isinstance(weights.config, Unknown):
-        return profile.model
+        return model
     sizes = {
         name: weights.config[name]
         for name in FROM_CONFIG
         if type(weights.config.get(name)) is int and weights.config[name] > 0
     }
-    return dataclasses.replace(profile.model, **sizes)
+    return dataclasses.replace(model, **sizes)

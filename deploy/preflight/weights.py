@@ -17,7 +17,7 @@ from deploy.plan import PlanError
 from deploy.preflight.facts import attempt, names_in, nearest_folder
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Disk, Host
-from deploy.recipe import Profile
+from deploy.recipe import Model
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -64,10 +64,10 @@ class Weights:
         return sum(shard.size or 0 for shard in shards)
 
 
-def read_weights(host: Host, profile: Profile, serve: Mapping[str, Any]) -> Weights | Unknown:
-    """Find the profile's model: a folder, or a snapshot in the hub's cache."""
+def read_weights(host: Host, served: Model, serve: Mapping[str, Any]) -> Weights | Unknown:
+    """Find the model that is served: a folder, or a snapshot in the hub's cache."""
     try:
-        model = plan.expand(profile.model.id, host.environ)
+        model = plan.expand(served.id, host.environ)
     except PlanError as e:
         return Unknown(str(e))
     revisions: tuple[str, ...] = ()
@@ -78,12 +78,12 @@ def read_weights(host: Host, profile: Profile, serve: Mapping[str, Any]) -> Weig
         cache = str(serve.get("download-dir") or hub_cache(host.environ))
         snapshots = f"{cache}/models--{model.replace('/', '--')}/snapshots"
         revisions = tuple(names_in(host, snapshots))
-        wanted = profile.revision or read_main(host, snapshots)
+        wanted = served.revision or read_main(host, snapshots)
         folder = f"{snapshots}/{wanted}" if wanted in revisions else None
     place = nearest_folder(host, cache)
     return Weights(
         model=model,
-        revision=profile.revision,
+        revision=served.revision,
         cache=cache,
         folder=folder,
         revisions=revisions,

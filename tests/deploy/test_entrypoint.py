@@ -153,7 +153,7 @@ def test_the_plan_is_printed_before_the_server_is_run(trees: dict[str, Path]) ->
         ([], {"DSPARK_PROFILE": "mi355x", "DSPARK_SPECULATION": "no"}, 1, "DSPARK_SPECULATION: got 'no'; give on or off"),
         ([], {"DSPARK_PROFILE": "mi355x", "DSPARK_RECIPE": "/none.toml"}, 1, "/none.toml: cannot be read (No such file or directory)"),
         ([], {"DSPARK_PREFLIGHT": "no"}, 1, "DSPARK_PROFILE: is not set"),
-        (["--max-num-seq", "8"], {"DSPARK_PROFILE": "mi355x"}, 1, "did you mean --max-num-seqs?"),
+        (["--max-num-sequences", "8"], {"DSPARK_PROFILE": "mi355x"}, 1, "did you mean --max-num-seqs?"),
         (["no-such-command"], {}, 2, "no-such-command: no such command; server flags begin with -"),
     ],
 )  # fmt: skip

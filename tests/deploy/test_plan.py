@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import plan, recipe, rules
+from deploy import arguments, plan, recipe, rules
+from deploy.arguments import Given
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
 
@@ -52,7 +53,7 @@ def test_no_amd_plan_carries_anything_of_the_rehearsal(name: str) -> None:
 
 def test_false_booleans_survive() -> None:
     """false becomes --no-flag, from the recipe or from the user."""
-    assert plan.flag_words("enable-prefix-caching", False) == ["--no-enable-prefix-caching"]
+    assert arguments.words_of("enable-prefix-caching", False) == ["--no-enable-prefix-caching"]
     argv = made("mi325x", "--no-enforce-eager").argv
     assert "--no-enforce-eager" in argv
     assert "--enforce-eager" not in argv
@@ -85,7 +86,7 @@ def test_a_list_flag_takes_its_words() -> None:
 @pytest.mark.parametrize(
     ("extra", "environ", "line"),
     [
-        (["--max-num-seq", "8"], {}, "--max-num-seq: got an unknown server flag; vLLM 0.27.1 has no such flag; did you mean --max-num-seqs?"),
+        (["--max-num-sequences", "8"], {}, "--max-num-sequences: got an unknown server flag; vLLM 0.27.1 has no such flag; did you mean --max-num-seqs?"),
         (["8"], {}, "8: got an unknown server flag; vLLM 0.27.1 has no such flag"),
         (["--max-num-seqs"], {}, "--max-num-seqs: got no value; give --max-num-seqs VALUE"),
         (["--max-num-seqs", "--enforce-eager"], {}, "--max-num-seqs: got no value; give --max-num-seqs VALUE"),
@@ -347,7 +348,7 @@ def test_no_other_file_repeats_a_flag_with_its_value() -> None:
         for flag, value in profile.serve.items():
             if flag == "host":  # the health service has an option of that name
                 continue
-            words = plan.flag_words(flag, value)
+            words = arguments.words_of(flag, value)
             repeated.add("[= ]+".join(re.escape(word) for word in words))
     values = {words for words in repeated if "[= ]+" in words}
     pattern = re.compile("|".join(rf"{words}(?![\w-])" for words in values))
@@ -385,7 +386,7 @@ def test_the_v1_runner_with_vllms_own_graph_mode_is_refused() -> None:
     serve = {k: v for k, v in profile.serve.items() if k != "compilation-config"}
     environ = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
     for eager in (False, True):
-        made = plan.intent(replace(profile, serve=serve), {"enforce-eager": eager}, environ)
+        made = plan.intent(replace(profile, serve=serve), Given({"enforce-eager": eager}), environ)
         found = [f.rule for f in rules.check(made) if f.fatal]
         assert found == ([] if eager else ["graphs.piecewise_on_v1"])
 

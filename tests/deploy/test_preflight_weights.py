@@ -25,7 +25,7 @@ def snapshot(root: Path) -> Path:
 
 def read(root: Path) -> Weights:
     """The weights as this machine sees them."""
-    found = read_weights(LocalHost({"HF_HUB_CACHE": str(root / HUB)}), PROFILE, {})
+    found = read_weights(LocalHost({"HF_HUB_CACHE": str(root / HUB)}), PROFILE.model, {})
     assert isinstance(found, Weights)
     return found
 

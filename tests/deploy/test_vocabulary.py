@@ -30,13 +30,13 @@ def test_the_vocabulary_is_what_the_pinned_vllm_says() -> None:
     assert fresh == json.loads(vocabulary.FILE.read_text("utf-8"))
 
 
-def test_every_short_form_finds_its_long_name() -> None:
-    """resolve() knows long, negated and short spellings, and nothing else."""
-    words = vocabulary.load()
-    assert words.resolve("-tp") == "tensor-parallel-size"
-    assert words.resolve("--no-enforce-eager") == "enforce-eager"
-    assert words.resolve("--max_num_seqs") == "max-num-seqs"
-    assert words.resolve("--nonsense") is None
+def test_every_way_to_write_an_option_finds_its_long_name() -> None:
+    """Long, negated and short spellings, and nothing else."""
+    spellings = vocabulary.load().spellings
+    assert spellings["-tp"] == ("tensor-parallel-size", False)
+    assert spellings["--no-enforce-eager"] == ("enforce-eager", True)
+    assert "--no-headless" not in spellings
+    assert "--nonsense" not in spellings
 
 
 def test_the_vocabulary_is_of_the_pinned_release() -> None:
