@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from deploy import environment, recipe
 from deploy.smoke import BUILD
 
+WAIT_S = 30.0  # for the server to listen: it is meant to run already
 REPORTS = {
     "--json": BUILD / "accuracy-report.json",
     "--html": BUILD / "accuracy-report.html",
@@ -23,7 +24,7 @@ def arguments(profile: str, url: str, environ: Mapping[str, str]) -> list[str]:
     chosen = recipe.load().profile(profile)
     port = environ.get("SERVER_PORT") or chosen.ports.serve
     command = ["healthcheck", "accuracy", url or f"http://127.0.0.1:{port}"]
-    command += ["--profile", chosen.name]
+    command += ["--profile", chosen.name, "--wait", f"{WAIT_S:.0f}"]
     if environ.get("API_KEY_FILE"):
         command += ["--api-key-file", environ["API_KEY_FILE"]]
     return command + [word for option, path in REPORTS.items() for word in (option, str(path))]

@@ -1,16 +1,13 @@
 """`python3 -m deploy.evidence`: one file that says what was seen of a profile on this machine.
 
-Preflight, the smoke test with its needle, and a few word problems, asked greedily and sampled. The
-file holds no host name, address, path or key, so that it can be sent to this project, where it
-fills the profile's row of the README. Exit codes: 0 all held, 1 something did not, 2 it could not
-be told, or misuse.
+Preflight, the smoke test and the accuracy test. The file holds no host name, address, path or key,
+so that it can be sent to this project, where it fills the profile's row of the README. Exit codes:
+0 all held, 1 something did not, 2 it could not be told, or misuse.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import http.client
 import json
 import os
 import platform
@@ -18,7 +15,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +23,7 @@ from typing import Any, NoReturn
 from urllib.parse import SplitResult
 
 from deploy import environment, programs, recipe
+from deploy.accuracy import WAIT_S
 from deploy.addresses import http_parts
 from deploy.environment import SetupError
 from deploy.files import SecretError, read_secret, why_not_writable, write_whole
@@ -35,25 +32,17 @@ from deploy.preflight import cli as preflight
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host, LocalHost
 from deploy.recipe import Profile, Recipe, RecipeError
-from deploy.word_problems import NEEDED, PROBLEMS, Problem, is_right, number_of
 
-SCHEMA = 1
+SCHEMA = 2
 OUT = environment.ROOT / "build" / "evidence.json"
 GOOD, BAD, UNKNOWN, NOT_APPLICABLE = "good", "bad", "unknown", "not applicable"
 OUTCOMES = (GOOD, BAD, UNKNOWN)  # by exit code
 HEADER = "| profile | cards | arch | evidence |\n|---|---|---|---|"
 LOCAL = ("127.0.0.1", "localhost", "::1")
-RANDOM = "the profile is a rehearsal: its weights are random"
 
 # What preflight finds of a machine whose server runs already says nothing against it.
 WHILE_SERVING = ("gpu.vram", "net.serve_port", "net.health_port")
 
-# How the problems are asked: name, temperature, top_p. The model card asks for the second.
-WAYS = (("greedy", 0.0, 1.0), ("sampled", 1.0, 0.95))
-ANSWER_TOKENS = 512
-ANSWER_BYTES = 1 << 20
-WAIT_S = 30.0  # for the server to listen: it is meant to run already
-FAILURES = 3  # after which no more problems are asked
 
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s'\"<>)]{1,2000}")
 _ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?(?![\w.])")
@@ -90,28 +79,16 @@ class Target:
         return self.url.hostname in LOCAL
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came of one problem: right, wrong with the number it said, or a failure."""
-
-    name: str
-    right: bool
-    said: float | None = None
-    failure: str = ""
+# Runs the test of that name (`smoke`, `accuracy`) on a target and returns its JSON report.
+Tester = Callable[[str, Target], Mapping[str, Any]]
 
 
-# Runs the smoke test of a target and returns its JSON report.
-Smoke = Callable[[Target], Mapping[str, Any]]
-
-
-def gather(target: Target, host: Host, loaded: Recipe, smoke: Smoke) -> dict[str, Any]:
+def gather(target: Target, host: Host, loaded: Recipe, test: Tester) -> dict[str, Any]:
     """The evidence as a table for JSON. Raises EvidenceError."""
     looked = preflight.inspect(host, loaded, target.profile)
-    report = smoke(target)
     parts = {
-        "smoke": smoke_part(report),
-        "needle": needle_part(target.profile, report),
-        "arithmetic": arithmetic_part(target),
+        "smoke": smoke_part(test("smoke", target)),
+        "accuracy": accuracy_part(target.profile, test("accuracy", target)),
     }
     profile = target.profile
     found: dict[str, Any] = {
@@ -190,144 +167,50 @@ def preflight_part(report: preflight.Report) -> list[dict[str, Any]]:
 
 def smoke_part(report: Mapping[str, Any]) -> dict[str, Any]:
     """The smoke test's verdict, rows and figures. Raises EvidenceError for what is no report."""
-    outcome, rows = report.get("verdict"), report.get("checks")
-    if outcome not in OUTCOMES or not isinstance(rows, list):
-        raise EvidenceError(
-            f"smoke: its report has verdict {outcome!r}; run python3 -m healthcheck smoke alone"
-        )
     kept = ("schema", "vllm_version", "max_model_len", "speculates", "acceptance", "reference")
     figures = ("levels", "long_prompts", "timings_s", "left_out")
+    return _part("smoke", report, (*kept, *figures))
+
+
+def accuracy_part(profile: Profile, report: Mapping[str, Any]) -> dict[str, Any]:
+    """The accuracy test's verdict, rows and scores, with what they do not see; of real weights
+    nothing is good without either scores or needles. Raises EvidenceError."""
+    kept = ("schema", "seed", "scores", "needles", "limits", "timings_s", "left_out")
+    part = _part("accuracy", report, kept)
+    if not isinstance(part["scores"], list) or not isinstance(part["needles"], list):
+        raise _no_report("accuracy", "no scores or needles")
+    if not profile.is_rehearsal and not (part["scores"] and part["needles"]):
+        part["outcome"] = verdict([part["outcome"], UNKNOWN])
+    return part
+
+
+def _part(name: str, report: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
+    """What the tests' reports have in common, and the fields that are kept of one."""
+    outcome, rows = report.get("verdict"), report.get("checks")
+    if outcome not in OUTCOMES or not isinstance(rows, list):
+        raise _no_report(name, f"verdict {outcome!r}")
+    of_rows = ("name", "outcome", "code", "evidence", "elapsed_s")
     return {
         "outcome": outcome,
-        **{name: report.get(name) for name in (*kept, *figures)},
-        "checks": [
-            {name: row.get(name) for name in ("name", "outcome", "code", "evidence", "elapsed_s")}
-            for row in rows
-            if isinstance(row, dict)
-        ],
+        **{field: report.get(field) for field in kept},
+        "checks": [{field: r.get(field) for field in of_rows} for r in rows if isinstance(r, dict)],
     }
 
 
-def needle_part(profile: Profile, report: Mapping[str, Any]) -> dict[str, Any]:
-    """What the smoke test's long prompts gave back of what stood in them."""
-    if profile.is_rehearsal:
-        return {"outcome": NOT_APPLICABLE, "why": RANDOM}
-    prompts = [p for p in report.get("long_prompts") or () if isinstance(p, dict)]
-    judged = [p for p in prompts if p.get("found") is not None]
-    found = [p for p in judged if p["found"]]
-    if not judged:
-        return {"outcome": UNKNOWN, "why": "the smoke test judged no long prompt; see its rows"}
-    return {
-        "outcome": GOOD if len(found) == len(judged) else BAD,
-        "asked": len(judged),
-        "found": len(found),
-        "longest_found_tokens": max((p.get("prompt_tokens", 0) for p in found), default=0),
-    }
+def _no_report(name: str, has: str) -> EvidenceError:
+    return EvidenceError(f"{name}: its report has {has}; run python3 -m healthcheck {name} alone")
 
 
-def arithmetic_part(target: Target) -> dict[str, Any]:
-    """The word problems, greedily and sampled."""
-    if target.profile.is_rehearsal:
-        return {"outcome": NOT_APPLICABLE, "why": RANDOM}
-    part: dict[str, Any] = {"needed": NEEDED}
-    outcomes = []
-    for name, temperature, top_p in WAYS:
-        _say(f"{len(PROBLEMS)} word problems, {name}")
-        answers = ask_all(target, temperature, top_p)
-        outcomes.append(judge(answers))
-        part[name] = {
-            "outcome": outcomes[-1],
-            "right": sum(answer.right for answer in answers),
-            "asked": len(answers),
-            "temperature": temperature,
-            "top_p": top_p,
-            "answers": [dataclasses.asdict(answer) for answer in answers],
-        }
-    return {"outcome": verdict(outcomes), **part}
+def run_test(name: str, target: Target) -> Mapping[str, Any]:
+    """A test in its locked environment; its table goes to the terminal."""
+    return test_with(str(environment.ensure("health")), name, target)
 
 
-def judge(answers: Sequence[Answer]) -> str:
-    """Good if enough are right; unknown if enough could have been, had the server answered."""
-    right = sum(answer.right for answer in answers)
-    open_ = sum(bool(answer.failure) for answer in answers) + len(PROBLEMS) - len(answers)
-    if right >= NEEDED:
-        return GOOD
-    return UNKNOWN if right + open_ >= NEEDED else BAD
-
-
-def ask_all(target: Target, temperature: float, top_p: float) -> list[Answer]:
-    """Every problem in turn, until the server has failed too often."""
-    answers: list[Answer] = []
-    for seed, problem in enumerate(PROBLEMS, start=1):
-        answers.append(ask(target, problem, temperature, top_p, seed))
-        if sum(bool(answer.failure) for answer in answers) >= FAILURES:
-            break
-    return answers
-
-
-def ask(target: Target, problem: Problem, temperature: float, top_p: float, seed: int) -> Answer:
-    """One problem as a chat of one turn."""
-    payload = {
-        "model": target.model,
-        "messages": [{"role": "user", "content": problem.prompt}],
-        "max_tokens": ANSWER_TOKENS,
-        "temperature": temperature,
-        "top_p": top_p,
-        "seed": seed,
-        # Said, for a thought of a reasoning model may be longer than the answer's tokens.
-        "chat_template_kwargs": {"thinking": False, "enable_thinking": False},
-    }
-    try:
-        status, body = _post(target, "/v1/chat/completions", payload)
-    except (OSError, http.client.HTTPException) as e:
-        return Answer(problem.name, False, failure=type(e).__name__)
-    if status != 200:
-        return Answer(problem.name, False, failure=f"HTTP {status}")
-    try:
-        message = json.loads(body)["choices"][0]["message"]
-        text = message.get("content") or message.get("reasoning") or ""
-        right, said = is_right(problem, text), number_of(text)
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return Answer(problem.name, False, failure="not an answer of /v1/chat/completions")
-    return Answer(problem.name, right, said)
-
-
-def _post(target: Target, path: str, payload: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Status and body, within the profile's time and ANSWER_BYTES. Raises OSError."""
-    limit_s = target.profile.health.generation_timeout_s
-    until = time.monotonic() + limit_s
-    secure = target.url.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(target.url.hostname or "", target.url.port, timeout=limit_s)
-    headers = {"Content-Type": "application/json"}
-    if target.key:
-        headers["Authorization"] = f"Bearer {target.key}"
-    try:
-        prefix = target.url.path.rstrip("/")
-        connection.request("POST", prefix + path, json.dumps(payload).encode(), headers)
-        response = connection.getresponse()
-        body = b""
-        while part := response.read1(65536):
-            body += part
-            if len(body) > ANSWER_BYTES:
-                raise OSError(f"the answer is longer than {ANSWER_BYTES} bytes")
-            if time.monotonic() > until:
-                raise TimeoutError(f"no whole answer within {limit_s:.0f} s")
-        return response.status, body
-    finally:
-        connection.close()
-
-
-def run_smoke(target: Target) -> Mapping[str, Any]:
-    """The smoke test in its locked environment; its table goes to the terminal."""
-    return smoke_with(str(environment.ensure("health")), target)
-
-
-def smoke_with(python: str, target: Target) -> Mapping[str, Any]:
-    """The smoke test run by an interpreter that has what it needs. Raises EvidenceError."""
+def test_with(python: str, name: str, target: Target) -> Mapping[str, Any]:
+    """A test run by an interpreter that has what it needs. Raises EvidenceError."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "smoke.json"
-        command = [python, "-m", "healthcheck", "smoke", target.url.geturl()]
+        file = Path(folder) / f"{name}.json"
+        command = [python, "-m", "healthcheck", name, target.url.geturl()]
         command += ["--profile", target.profile.name, "--model", target.model, "--json", str(file)]
         command += ["--wait", f"{WAIT_S:.0f}"]
         if target.key_file:
@@ -337,10 +220,10 @@ def smoke_with(python: str, target: Target) -> Mapping[str, Any]:
             report = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError):
             raise EvidenceError(
-                f"smoke: ended with code {code.returncode} and wrote no report; see its lines above"
+                f"{name}: ended with code {code.returncode} and wrote no report; see its lines"
             ) from None
     if not isinstance(report, dict):
-        raise EvidenceError("smoke: its report is no table; run python3 -m healthcheck smoke alone")
+        raise _no_report(name, "no table")
     return report
 
 
@@ -357,7 +240,7 @@ def row(found: Mapping[str, Any], profile: Profile) -> str:
 
 
 def _figures(found: Mapping[str, Any]) -> list[str]:
-    smoke, needle, sums = found["smoke"], found["needle"], found["arithmetic"]
+    smoke, accuracy = found["smoke"], found["accuracy"]
     machine = found["machine"] or {}
     told = [f"vLLM {smoke['vllm_version'] or 'unknown'}"]
     told += [f"ROCm {machine['rocm']}"] if machine.get("rocm") else []
@@ -365,16 +248,17 @@ def _figures(found: Mapping[str, Any]) -> list[str]:
     told.append(f"smoke test {smoke['outcome']}")
     if isinstance(smoke["acceptance"], dict) and smoke["acceptance"].get("rate") is not None:
         told.append(f"acceptance {smoke['acceptance']['rate']:.1%}")
-    if "asked" in needle:
-        longest = f", up to {needle['longest_found_tokens']} tokens" if needle["found"] else ""
-        told.append(f"needle {needle['found']} of {needle['asked']}{longest}")
-    else:
-        told.append(f"needle {needle['outcome']}")
-    asked = [
-        f"{sums[name]['right']} of {len(PROBLEMS)} {name}" for name, _, _ in WAYS if name in sums
-    ]
-    told.append(f"arithmetic {', '.join(asked) or sums['outcome']}")
-    return told
+    told.append(f"needles {_needles(accuracy['needles'])}")
+    scores = [f"{s['name']} {s['right']} of {s['answered']}" for s in accuracy["scores"]]
+    return [*told, ", ".join(scores) or "answers not judged"]
+
+
+def _needles(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "not judged"
+    found, asked = (sum(row[name] for row in rows) for name in ("found", "asked"))
+    longest = max((row["prompt_tokens"] for row in rows if row["found"]), default=0)
+    return f"{found} of {asked}" + (f", up to {longest} tokens" if found else "")
 
 
 # --- what is not sent
@@ -434,7 +318,7 @@ def _place(path: str) -> str:
 # --- the command
 
 
-def main(argv: Sequence[str] | None = None, smoke: Smoke = run_smoke) -> int:
+def main(argv: Sequence[str] | None = None, test: Tester = run_test) -> int:
     """Gather, write, and print the row."""
     try:
         args = _parser().parse_args(argv)
@@ -444,7 +328,7 @@ def main(argv: Sequence[str] | None = None, smoke: Smoke = run_smoke) -> int:
         blocked = why_not_writable(args.out)
         if blocked:
             raise EvidenceError(f"--out {args.out}: {blocked}; give a file that can be written")
-        found = gather(target, host, loaded, smoke)
+        found = gather(target, host, loaded, test)
         write_whole(args.out, json.dumps(found, indent=2) + "\n")
     except SystemExit as e:  # --help
         return int(e.code or 0)

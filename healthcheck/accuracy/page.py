@@ -49,7 +49,7 @@ def _scores(report: Report) -> Iterator[str]:
 def _needles(report: Report) -> Iterator[str]:
     if not report.needles:
         return
-    shown = [Column(str(n.prompt_tokens), n.found / n.asked) for n in report.needles]
+    shown = [Column(f"{n.prompt_tokens / 1000:.3g}k", n.found / n.asked) for n in report.needles]
     plot = columns("needles found", "prompt tokens", shown, _share, 1.0)
     yield f"<figure>{plot}</figure>"
     yield sheet(

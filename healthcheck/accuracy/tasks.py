@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from deploy.word_problems import ASK, number_of
+from healthcheck.accuracy.numbers import ASK, number_of
 
 CHAIN_STEPS = (10, 20, 40)
 ROOMS = 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from healthcheck import accuracy
 from healthcheck.accuracy import calls, gsm8k, tasks
 from healthcheck.accuracy.ask import CALLS, CALLS_FLOOR, FORM_TASKS, KINDS, SIDE_BY_SIDE
 from healthcheck.accuracy.needles import DEPTHS
+from healthcheck.accuracy.numbers import number_of
 from healthcheck.accuracy.results import CLAMPED, UNCLAMPED
 from healthcheck.accuracy.score import (
     Score,
@@ -153,6 +155,32 @@ def test_calls_ask_for_either_tool_in_turn() -> None:
         assert not call.is_right(None)
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Answer: 17", 17),
+        ("So 3 + 4 = 7.\n**Answer: 1,260**", 1260),
+        ("The answer is 25 minutes, not 24.", 25),
+        ("answer: $740.00", 740),
+        ("Answer: -3", -3),
+        ("first 5, then 18", 18),
+        ("Answer: none of 9", 9),
+        ("", None),
+        ("no number at all", None),
+        ("1" * 5000, None),
+    ],
+)
+def test_the_number_of_an_answer_is_found(text: str, number: float | None) -> None:
+    """Behind the last "Answer", with thousands and currency; else the last number."""
+    assert number_of(text) == number
+
+
+def test_grading_takes_no_time_on_adversarial_text() -> None:
+    """No text makes the search run away: a run of one that did would not end."""
+    for text in ("answer " * 50_000, "1," * 100_000, "answer" + "*" * 200_000, "-" * 200_000):
+        number_of(text)
+
+
 # --- scores
 
 
@@ -275,6 +303,41 @@ def test_needles_lost_past_2048_tokens_name_the_indexer(
     assert seen["needles at 1500"]["outcome"] == "good"
     for length in (8000, 9968):
         assert seen[f"needles at {length}"]["code"] == "text.needle_missed_past_2048"
+
+
+def test_a_needle_is_missed_when_it_is_missed_twice(
+    served: Callable[..., SolvingServer], tmp_path: Path
+) -> None:
+    """Sampling may lose one: a second prompt of that length is asked, and the report says both."""
+    server = served(max_model_len=2000)
+
+    def forgets_first(payload: Mapping[str, Any]) -> tuple[int, bytes]:
+        status, body = server.complete(payload)
+        if not re.search(r"needle-1500-[\d.]+-1\.", str(payload["prompt"])):
+            return status, body
+        answer = json.loads(body)
+        answer["choices"][0]["text"] = "water light house river stone"
+        return status, json.dumps(answer).encode()
+
+    server.on_completion = forgets_first
+    assert run(server, tmp_path) == 0
+    first, *_ = report_of(tmp_path)["needles"]
+    assert (first["asked"], first["found"], first["found_at_first"]) == (5, 5, 0)
+
+
+def test_needles_stand_at_every_depth(served: Callable[..., SolvingServer], tmp_path: Path) -> None:
+    """The pages that are asked for are as far into each prompt as the depths say."""
+    server = served()
+    run(server, tmp_path)
+    asked = [
+        (len(re.findall("^Page", prompt, re.MULTILINE)) - 1, int(found[1]))
+        for prompt in (str(payload["prompt"]) for payload in server.completions)
+        if (found := re.search(r"Page (\d+) again\. Number$", prompt))
+    ]
+    assert len(asked) == 3 * len(DEPTHS)
+    seen = sorted(page / pages for pages, page in asked)
+    for place, share in enumerate(seen):
+        assert share == pytest.approx(DEPTHS[place // 3], abs=0.05)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
