@@ -97,6 +97,9 @@ def refusal(name: str, answer: Answer | Failure) -> Check:
     """The row of an answer that is none."""
     findings, _ = judge(answer, asked_tokens=1, exactly=False, scored=False)
     outcome = worst(findings)
+    if outcome is Outcome.GOOD:  # a completion, where something else was asked for
+        words = "an answer of another kind"
+        return fault(name, Outcome.UNKNOWN, "answer.malformed", words, answer.elapsed_s)
     found = next((f for f in findings if f.outcome is outcome), findings[0])
     return row(found, answer.elapsed_s, name)
 

@@ -32,7 +32,7 @@ from healthcheck.accuracy.score import (
     verdict,
 )
 from healthcheck.judge import PICKED_TOKENS, Outcome
-from tests.support.scripted_server import MODEL, error
+from tests.support.scripted_server import MODEL, completion, error
 from tests.support.solving_server import SolvingServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -398,6 +398,15 @@ def test_a_server_that_refuses_is_not_called_wrong(
     assert len(asked) <= 4 * (SIDE_BY_SIDE + 3)
 
 
+def test_answers_of_another_kind_are_no_answers(
+    served: Callable[..., SolvingServer], tmp_path: Path
+) -> None:
+    """A whole completion with status 200 where a chat was asked for holds nothing."""
+    body = json.dumps(completion("", 1, 16)).encode()
+    assert run(served(on_chat=lambda _: (200, body)), tmp_path) == 2
+    assert {rows(report_of(tmp_path))[kind.name]["code"] for kind in KINDS} == {"answer.malformed"}
+
+
 def test_a_budget_that_is_spent_leaves_tasks_out(
     served: Callable[..., SolvingServer], tmp_path: Path
 ) -> None:
@@ -507,9 +516,9 @@ def test_lm_eval_that_does_not_end_is_ended(
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"pathlib.Path({str(child)!r}).write_text(str(child.pid))\ntime.sleep(600)",
     )
-    assert run(served(), tmp_path, "--budget", "8") == 0
+    assert run(served(), tmp_path, "--budget", "5") == 0
     (left,) = [item for item in report_of(tmp_path)["left_out"] if item["name"] == "GSM8K"]
-    assert "did not end in the 8 s given (--budget)" in left["why"]
+    assert "did not end in the 5 s given (--budget)" in left["why"]
     if child.exists():  # a machine under load may not have come that far
         state = Path(f"/proc/{child.read_text()}/stat")
         assert not state.exists() or state.read_text().split()[2] == "Z"
