@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deploy import arguments, door, memory, vocabulary
+from deploy import arguments, budgets, door, memory, vocabulary
 from deploy.arguments import ArgumentsError, Given, text_of, words_of
 from deploy.memory import Memory
 from deploy.recipe import Model, Profile
@@ -97,7 +97,7 @@ def make(
     recipe and is told as a warning. `speculation=False` serves without a draft, `graphs=True` with
     the profile's graph mode.
     Raises PlanError for a flag vLLM does not know and for a broken rule, RecipeError for graphs
-    where the profile has no mode of them.
+    where the profile has no mode of them and for a step time-out that is none.
     """
     environ = environ or {}
     given = read_flags(extra)
@@ -161,7 +161,7 @@ def intent(
     """The profile with the user's flags and environment laid over it.
 
     Raises PlanError for a speculative-config that vLLM would not take, RecipeError for graphs where
-    the profile has no mode of them.
+    the profile has no mode of them and for a step time-out that is none.
     """
     under = {**profile.serve, **(_with_graphs(profile) if graphs else {})}
     serve = {**under, **{name: given.over(name, under.get(name)) for name in given.values}}
@@ -175,7 +175,8 @@ def intent(
         serve=serve,
         speculative=_speculative(given, profile.speculative if speculation else None),
         env={**profile.env, **environ},
-        health=profile.health,
+        health=budgets.of(profile, environ),
+        recipes_stall_budget_s=profile.health.stall_budget_s,
     )
 
 

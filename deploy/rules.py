@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploy import vocabulary
+from deploy import budgets, vocabulary
 from deploy.recipe import Health, Model
 
 OFF = ("0", "false")
@@ -25,7 +25,10 @@ DEFAULT_SIZES: Mapping[str, int] = {"max-num-batched-tokens": 8192, "max-num-seq
 
 @dataclass(frozen=True)
 class Intent:
-    """What is about to be started, after every override: flags, speculation, environment."""
+    """What is about to be started, after every override: flags, speculation, environment.
+
+    `health` are the budgets beside this server, `recipes_stall_budget_s` is the recipe's.
+    """
 
     model: Model
     is_rehearsal: bool
@@ -35,6 +38,7 @@ class Intent:
     speculative: Mapping[str, Any] | None
     env: Mapping[str, str]
     health: Health
+    recipes_stall_budget_s: float
 
     @property
     def is_dspark(self) -> bool:
@@ -233,18 +237,18 @@ def logprobs_mode(intent: Intent) -> Finding | None:
 
 def stall_budget(intent: Intent) -> Finding | None:
     """The stall budget outlasts vLLM's own bound on a step, or a slow step is called a stall."""
-    name = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
-    seen = intent.env.get(name, "300")  # vLLM's default
-    try:
-        step_timeout = float(seen)
-    except ValueError:
-        return Finding("health.stall_budget", True, f"{name}: got {seen!r}; give seconds")
-    if intent.health.stall_budget_s > step_timeout:
+    check, name, budget = "health.stall_budget", budgets.STEP_TIMEOUT, intent.health.stall_budget_s
+    seconds = budgets.step_timeout_s(intent.env)
+    if budget <= seconds:
+        message = f"stall_budget_s: got {budget:g}; {name} is {seconds}: give more"
+        return Finding(check, True, message)
+    if budget == intent.recipes_stall_budget_s:
         return None
     return Finding(
-        "health.stall_budget",
-        True,
-        f"stall_budget_s: got {intent.health.stall_budget_s:g}; {name} is {seen}: give more",
+        check,
+        False,
+        f"{name}: got {seconds}; the stall budget is {budget:g} s then, and the health service has "
+        "to be given the same variable",
     )
 
 

@@ -120,6 +120,7 @@ def run_serve(args: argparse.Namespace) -> int:
         grpc_port=args.grpc_port,
         recipe_file=args.recipe or switches.recipe_file(os.environ),
         speculation=switches.speculation(os.environ),
+        environ=os.environ,
     )
     return GOOD if service.serve(made, service.listen(made.host, made.port)) else UNKNOWN
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deploy import recipe
+from deploy import budgets, recipe
 from deploy.addresses import http_parts
 from deploy.files import SecretError, read_secret
 from deploy.recipe import RecipeError
@@ -71,8 +71,10 @@ def make(
     grpc_port: int | None = None,
     recipe_file: Path | None = None,
     speculation: bool = True,
+    environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings; `speculation` False: the server was started without a draft.
+    """The settings; `speculation` False: the server was started without a draft. `environ` are the
+    variables that the server was given too.
 
     Raises SettingsError for what the recipe or a value forbids."""
     try:
@@ -81,6 +83,7 @@ def make(
             names = ", ".join(loaded.profiles)
             raise SettingsError(f"--profile: got none; it is one of {names}")
         chosen = loaded.profile(profile)
+        health = budgets.of(chosen, environ or {})
     except RecipeError as e:
         raise SettingsError(str(e)) from e
     port = chosen.ports.health if port is None else port
@@ -93,7 +96,7 @@ def make(
     if not 0 <= drain_s <= recipe.MOST_S:
         raise SettingsError(f"--drain: got {drain_s}; give seconds from 0 to {recipe.MOST_S:g}")
     speculates = chosen.speculative is not None and speculation
-    policy = Policy(chosen.health, model or chosen.served_model_name, speculates)
+    policy = Policy(health, model or chosen.served_model_name, speculates)
     return Settings(
         chosen.name,
         url("--target", target or f"http://127.0.0.1:{chosen.ports.serve}"),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deploy import memory, plan
+from deploy import budgets, memory, plan
 from deploy.arguments import Given
 from deploy.memory import Memory
 from deploy.plan import PlanError
@@ -71,7 +71,8 @@ def gather(
         intent = plan.intent(profile, given, host.environ, speculation, graphs)
     except (PlanError, RecipeError) as e:
         refusal = str(e)
-        intent = plan.intent(profile, Given({}), host.environ, speculation)
+        told = {k: v for k, v in host.environ.items() if k != budgets.STEP_TIMEOUT}
+        intent = plan.intent(profile, Given({}), told, speculation)
     serve = intent.serve
     weights = read_weights(host, intent.model, serve)
     intent = dataclasses.replace(intent, model=_with_config(intent.model, weights))

@@ -102,8 +102,10 @@ def test_a_list_flag_takes_its_words() -> None:
         ([], {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "VLLM_USE_V2_MODEL_RUNNER: got '0'; DSpark needs the V2 model runner: unset it"),
         (["--logprobs-mode", "raw_logits"], {}, "logprobs-mode: got 'raw_logits'; the health gate cannot tell sampling by logits: give raw_logprobs or processed_logprobs"),
         (["--logprobs-mode=processed_logits"], {}, "logprobs-mode: got 'processed_logits'; the health gate cannot tell sampling by logits: give raw_logprobs or processed_logprobs"),
-        ([], {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "9999"}, "stall_budget_s: got 660; VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS is 9999: give more"),
-        ([], {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "soon"}, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: got 'soon'; give seconds"),
+        (["--speculative-config.num_speculative_tokens=3"], {}, "num_speculative_tokens: got 3; the checkpoint's block is 5: give 5"),
+        (["-sc.model", "x"], {}, "speculative model: got 'x'; on vLLM 0.27.1 the draft then loses its FP8 config (KeyError w13_weight_scale): leave the key out"),
+        (["--spec-tokens", "3"], {}, "num_speculative_tokens: got 3; the checkpoint's block is 5: give 5"),
+        (["--spec-tokens=5", "-sc.num_speculative_tokens=5"], {}, "--spec-tokens: got 5; --speculative-config has it too: give one"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_work_is_refused_with_one_line(
@@ -113,6 +115,169 @@ def test_a_plan_that_cannot_work_is_refused_with_one_line(
     with pytest.raises(PlanError) as refused:
         made("mi355x", *extra, **environ)
     assert str(refused.value) == line
+
+
+def test_an_unknown_key_of_the_draft_is_refused_with_those_there_are() -> None:
+    """Whether in an object or by itself; a later release's key is an unknown one."""
+    for words in (
+        ["--speculative-config", '{"method":"dspark","enable_adaptive_verification":true}'],
+        ["--speculative-config.enable_adaptive_verification=true"],
+    ):
+        with pytest.raises(PlanError) as refused:
+            made("mi355x", *words)
+        line = str(refused.value)
+        assert "got the unknown key 'enable_adaptive_verification'; vLLM 0.27.1 has no such" in line
+        assert "num_speculative_tokens, " in line and "\n" not in line
+
+
+def test_a_key_of_the_draft_needs_a_draft() -> None:
+    """With speculation off there is none whose other keys would stand beside it."""
+    profile = recipe.load().profile("mi355x")
+    with pytest.raises(PlanError, match="no draft that has them; give its method"):
+        plan.make(profile, ["--spec-tokens=5"], {}, speculation=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "value"),
+    [
+        (["--speculative-config.num_speculative_tokens=7"], "--speculative-config", {"method": "dspark", "num_speculative_tokens": 7, "draft_sample_method": "probabilistic"}),
+        (["--spec-tokens", "7"], "--speculative-config", {"method": "dspark", "num_speculative_tokens": 7, "draft_sample_method": "probabilistic"}),
+        (["--speculative-config", '{"method":"dspark","num-speculative-tokens":5}'], "--speculative-config", {"method": "dspark", "num_speculative_tokens": 5}),
+        (["-cc.max_cudagraph_capture_size=1k"], "--compilation-config", {"cudagraph_mode": "NONE", "max_cudagraph_capture_size": 1000}),
+        (["--attention_config.use_fp4_indexer_cache=False"], "--attention-config", {"use_fp4_indexer_cache": "False"}),
+    ],
+)  # fmt: skip
+def test_single_keys_lie_over_the_recipes_and_are_served_as_one_object(
+    words: list[str], flag: str, value: dict[str, object]
+) -> None:
+    """vLLM would serve the keys alone; the plan hands it the whole object."""
+    argv = made("mi355x", *words).argv
+    assert json.loads(value_of(argv, flag)) == value
+    assert argv.count(flag) == 1
+    assert not any(word.startswith("--spec-") for word in argv)
+
+
+def test_no_draft_is_served_where_its_config_is_none() -> None:
+    """vLLM reads the word None so."""
+    result = made("mi355x", "--speculative-config", "None")
+    assert "--speculative-config" not in result.argv
+    assert not result.speculates
+
+
+def test_what_vllm_drops_of_a_list_is_told() -> None:
+    """An object beside single keys of it is not read."""
+    words = ["--compilation-config", '{"mode":3}', "-cc.cudagraph_mode=NONE"]
+    told = [w for w in made("mi355x", *words).warnings if "give one form" in w]
+    assert len(told) == 1 and told[0].startswith("--compilation-config: vLLM takes its single keys")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--block-size", "256"],
+        ["--max-num-batched-tokens=8192", "--max_num_seqs", "512"],
+        ["--moe-backend", "AITER"],
+        ["--gpu-memory-utilization", ".85"],
+        ["--no-enforce-eager", "--enable-auto-tool-choice"],
+        ["--compilation-config", '{"cudagraph_mode": "NONE"}'],
+        ["-cc.cudagraph_mode=NONE"],
+        ["--speculative-config.num_speculative_tokens=5"],
+        ["--spec-method", "dspark"],
+        ["--served-model-name", "deepseek-v4-flash", "--port", "8000"],
+        ["--model", "deepseek-ai/DeepSeek-V4-Flash-0731"],
+    ],
+)
+def test_the_recipes_own_value_overrides_nothing(words: list[str]) -> None:
+    """In whatever spelling it is given."""
+    assert made("mi355x", *words).warnings == ()
+
+
+def test_a_size_of_the_recipe_in_another_spelling_overrides_nothing() -> None:
+    """16,000,000,000 bytes are 16g."""
+    for text in ("16000000000", "16g", "16_000_000_000"):
+        assert made("mi300x", "--kv-cache-memory-bytes", text).warnings == ()
+    (told,) = made("mi300x", "--kv-cache-memory-bytes", "16G").warnings
+    assert told == "--kv-cache-memory-bytes 17179869184 overrides the recipe's 16000000000"
+
+
+def test_another_model_is_served_without_the_recipes_revision() -> None:
+    """vLLM ignores --model beside the positional one, so the plan serves it there; a revision is of
+    one model."""
+    result = made("mi355x", "--model", "/weights/copy")
+    assert result.argv[:3] == ("vllm", "serve", "/weights/copy")
+    assert "--revision" not in result.argv and "--model" not in result.argv
+    assert value_of(result.argv, "--served-model-name") == "deepseek-v4-flash"
+    assert any(w.startswith("--model /weights/copy overrides") for w in result.warnings)
+    pinned = made("mi355x", "--model", "/weights/copy", "--revision", "main")
+    assert value_of(pinned.argv, "--revision") == "main"
+    other = made("mi355x", "--revision", "other")
+    assert value_of(other.argv, "--revision") == "other"
+    assert any("--revision other overrides the recipe's 7872f01b" in w for w in other.warnings)
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ([], "NONE"),
+        (["-cc.cudagraph_mode=full_decode_only"], "FULL_DECODE_ONLY"),
+        (["--compilation-config", '{"cudagraph_mode":"Piecewise"}'], "PIECEWISE"),
+        (["-cc.cudagraph_mode=2"], "FULL"),
+        (["-cc.cudagraph_mode=null"], "FULL_AND_PIECEWISE"),
+        (["-cc.cudagraph_mode=None"], "NONE"),
+        (["--compilation-config", "{}", "-O0"], "NONE"),
+        (["--compilation-config", "{}", "-O", "1"], "PIECEWISE"),
+        (["--compilation-config", "{}", "-O=3"], "FULL_AND_PIECEWISE"),
+        (["--enforce-eager", "-O3"], "NONE"),
+    ],
+)
+def test_the_mode_of_graphs_is_judged_in_every_spelling(words: list[str], mode: str) -> None:
+    """As vLLM reads it: letters of either case, numbers, the default of the optimization level. The
+    V1 runner with piecewise graphs is refused, other graphs are told."""
+    profile = recipe.load().profile("mi355x")
+    given = plan.read_flags(words)
+    intended = plan.intent(profile, given, {"VLLM_USE_V2_MODEL_RUNNER": "0"}, speculation=False)
+    assert intended.graph_mode == mode
+    fatal = [f.rule for f in rules.check(intended) if f.fatal]
+    assert fatal == (["graphs.piecewise_on_v1"] if "PIECEWISE" in mode else [])
+    told = [w for w in made("mi355x", *words).warnings if "ROCm/clr issue 279" in w]
+    assert len(told) == (mode != "NONE")
+
+
+def test_experts_of_the_kernel_config_are_asked_for_too() -> None:
+    """The same setting by its other name, which --moe-backend auto leaves to it."""
+    asked = made("mi300x", "--kernel-config.moe_backend=AITER").asks
+    assert "aiter-moe" in asked
+    assert "aiter-moe" not in made("mi355x", "--kernel-config.moe_backend=triton", "--moe-backend=auto").asks  # fmt: skip
+
+
+def test_a_longer_step_is_served_with_a_longer_stall_budget() -> None:
+    """The remedy that the health service names is taken as it is, and what has to follow is said."""
+    result = made("mi355x", VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS="1800")
+    assert result.env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] == "1800"
+    assert (
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: got 1800; the stall budget is 1860 s then, and the"
+        " health service has to be given the same variable"
+    ) in result.warnings
+    assert not any("stall budget" in w for w in made("mi355x").warnings)
+    shorter = made("mi355x", VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS="60").warnings
+    assert not any("stall budget" in w for w in shorter)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "0", "-5", "1.5", "1e3", "99999999"])
+def test_a_step_time_out_that_is_none_is_refused(text: str) -> None:
+    """vLLM takes whole seconds, and would end with a traceback."""
+    with pytest.raises(RecipeError) as refused:
+        made("mi355x", VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=text)
+    line = f"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: got {text!r}; give whole seconds, to 1e+06"
+    assert str(refused.value) == line
+
+
+def test_a_recipe_whose_stall_budget_is_under_its_step_is_refused() -> None:
+    """It would call a slow step a stall."""
+    profile = recipe.load().profile("mi355x")
+    short = replace(profile, health=replace(profile.health, stall_budget_s=600.0))
+    with pytest.raises(PlanError, match=r"stall_budget_s: got 600; .* is 600: give more"):
+        plan.make(short)
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
