@@ -45,6 +45,7 @@ def read_cache(host: Host, kind: str, path: str) -> Cache:
         kind=kind,
         path=path,
         writable=attempt(place, lambda: host.may_write(place)),
+        disk=attempt(place, lambda: host.disk(place)),
         filled=any(name != NOTE for name in names),
         made_for=note
         if note is None or isinstance(note, Unknown)

@@ -106,7 +106,12 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock of AITER's build: its age in seconds; pid and host as it names them, if it does."""
+    """A lock of AITER's build: its age in seconds; pid and host as it names them, if it does.
+
+    `owner_alive` is known only where the lock tells who that is: the newest AITER (PR 5269) names
+    the owner's PID namespace and start too, and holds the file locked as long as the owner runs.
+    Host name and pid alone are also another container's.
+    """
 
     path: str
     age: float
@@ -122,6 +127,7 @@ class Cache:
     kind: str
     path: str
     writable: bool | Unknown
+    disk: Disk | Unknown
     filled: bool
     made_for: Mapping[str, str] | Unknown | None
 
@@ -445,7 +451,7 @@ def read_locks(host: Host) -> tuple[Lock, ...]:
 
 
 def read_lock(host: Host, path: str) -> Lock | None:
-    """A lock file; newer AITER writes pid and host name into it, a line each."""
+    """A lock file; newer AITER writes pid and host name into it, the newest three lines more."""
     try:
         seen = host.stat(path)
         lines = [] if seen.is_dir else host.read_text(path).splitlines()
@@ -454,24 +460,38 @@ def read_lock(host: Host, path: str) -> Lock | None:
     if seen.is_dir:
         return None
     pid = number(lines[0]) if len(lines) > 1 else None
-    owner = lines[1].strip() if pid is not None else None
-    is_here = pid is not None and owner == host.hostname()
-    return Lock(
-        path=path,
-        age=host.now() - seen.mtime,
-        pid=pid,
-        host=owner,
-        owner_alive=is_alive(host, pid) if is_here and pid is not None else None,
-    )
+    owner, namespace, started, way = (line.strip() for line in [*lines, *[""] * 5][1:5])
+    alive = None
+    if pid is not None and owner == host.hostname():
+        alive = is_owner_alive(host, path, pid, namespace, started, way)
+    return Lock(path, host.now() - seen.mtime, pid, owner if pid is not None else None, alive)
 
 
-def is_alive(host: Host, pid: int) -> bool:
-    """Whether a process runs; one that has ended but was not reaped does not."""
+def is_owner_alive(
+    host: Host, path: str, pid: int, namespace: str, started: str, way: str
+) -> bool | None:
+    """Whether a lock's owner on this host runs; None where the lock does not say who it is.
+
+    `way` "flock": the kernel tells, in every namespace. Else the pid means its owner in the PID
+    namespace that the lock names, while the process with it has the start that it names.
+    """
+    if way == "flock":
+        held = attempt(path, lambda: host.is_locked(path))
+        return None if isinstance(held, Unknown) else held
+    own = attempt("/proc/self/ns/pid", host.pid_namespace)
+    if not namespace or not started or namespace != own:
+        return None
+    return process_start(host, pid) == started
+
+
+def process_start(host: Host, pid: int) -> str | None:
+    """When a process began, in ticks since boot; None for one that has ended, reaped or not."""
     try:
         text = host.read_text(f"/proc/{pid}/stat")
     except OSError:
-        return False
-    return not text.rpartition(")")[2].lstrip().startswith("Z")
+        return None
+    words = text.rpartition(")")[2].split()  # from the third on, the state
+    return words[19] if len(words) > 19 and words[0] != "Z" else None
 
 
 def names_in(host: Host, folder: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import json
 import os
@@ -94,6 +95,12 @@ class Host(Protocol):
 
     def hostname(self) -> str:
         """The name other hosts and lock files know this one by."""
+
+    def pid_namespace(self) -> str:
+        """The PID namespace of this process, as the kernel names it."""
+
+    def is_locked(self, path: str) -> bool:
+        """Whether another process holds a file locked with flock."""
 
     def now(self) -> float:
         """Seconds since 1970."""
@@ -189,6 +196,19 @@ class LocalHost:
         """The kernel's name."""
         return socket.gethostname()
 
+    def pid_namespace(self) -> str:
+        """Ask the kernel."""
+        return str(Path("/proc/self/ns/pid").readlink())
+
+    def is_locked(self, path: str) -> bool:
+        """Share the lock, which nobody can whose owner holds it, and let go."""
+        with Path(path).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def now(self) -> float:
         """The wall clock, which file times are in."""
         return time.time()
@@ -201,7 +221,8 @@ class LocalHost:
 class RecordedHost:
     """A machine written down: files below `tree`, and `host.json` for what files cannot hold.
 
-    The keys of host.json, all optional: `environ`, `hostname`, `now`; `stat` of a path (`mode`,
+    The keys of host.json, all optional: `environ`, `hostname`, `pid_namespace`, `now`; `locked`
+    files, which another process holds; `stat` of a path (`mode`,
     `uid`, `gid`, `size`, `mtime`); `errors` (path to errno name, for open, read and list);
     `read_only` folders; `disks` (mount point to `total` and `free` bytes); `busy_ports`;
     `packages` (name to folder); `gpu_library` (list of `name`, `vram_total`, `vram_used`); `later`
@@ -281,6 +302,17 @@ class RecordedHost:
         noted = self.notes.get("gpu_library")
         return None if noted is None else tuple(SmiGpu(**gpu) for gpu in noted)
 
+    def pid_namespace(self) -> str:
+        """The recorded namespace."""
+        if "pid_namespace" not in self.notes:
+            raise FileNotFoundError(errno.ENOENT, "no namespace was recorded")
+        return str(self.notes["pid_namespace"])
+
+    def is_locked(self, path: str) -> bool:
+        """Whether the file is noted as locked."""
+        self._at(path).stat()
+        return path in self.notes.get("locked", [])
+
     def hostname(self) -> str:
         """The recorded name."""
         return str(self.notes.get("hostname", "recorded"))
@@ -305,6 +337,8 @@ class RecordedHost:
 _NOTES: Mapping[str, tuple[type | UnionType, Callable[[Any], bool]]] = {
     "environ": (dict, lambda value: isinstance(value, str)),
     "hostname": (str, bool),
+    "pid_namespace": (str, bool),
+    "locked": (list, lambda value: isinstance(value, str)),
     "now": (int | float, bool),
     "stat": (dict, lambda value: _is_table_of(value, int | float, "mode uid gid size mtime")),
     "errors": (dict, lambda value: isinstance(value, str) and hasattr(errno, value)),

@@ -77,7 +77,7 @@ def gather(
     weights = read_weights(host, intent.model, serve)
     intent = dataclasses.replace(intent, model=_with_config(intent.model, weights))
     port = serve.get("port", profile.ports.serve)
-    address = str(serve.get("host", "0.0.0.0"))  # noqa: S104 - vLLM's own default
+    address = str(serve.get("host") or "0.0.0.0")  # noqa: S104 - vLLM's own default
     return Start(
         profile=profile,
         environ=host.environ,

@@ -124,8 +124,8 @@ def test_the_local_host_tells_what_the_kernel_tells(tmp_path: Path) -> None:
     assert disk.total == os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
     assert facts.read_device(host, "/dev/null").error is None
     assert facts.read_device(host, str(tmp_path / "kfd")).error == "No such file or directory"
-    assert facts.is_alive(host, os.getpid())
-    assert not facts.is_alive(host, 2**22 + 1)  # above the kernel's largest pid
+    assert str(facts.process_start(host, os.getpid())).isdigit()
+    assert facts.process_start(host, 2**22 + 1) is None  # above the kernel's largest pid
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,6 +1,8 @@
 """Whole preflight runs on constructed machines: what is found, and the exit code."""
 
+import fcntl
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -254,28 +256,120 @@ def lock(tree: Tree, text: str, age: float) -> None:
     tree.note("stat", **{path: {"mtime": NOW - age}})
 
 
+# What the newest AITER writes below pid and host name: namespace, start, the way it holds the lock.
+SINCE = "pid:[40]\n123\n"
+# Fields 3 to 22 of a process' stat: state, numbers, start.
+ENDED, RUNS, REUSED = (f"{state} {'0 ' * 18}{start} 0" for state, start in (("Z", 123), ("S", 123), ("S", 124)))  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "age", "process", "level"),
     [
         ("", 30.0, None, "unknown"),  # may be a build that has just begun
         ("", 7200.0, None, "fail"),
-        ("77\nnode-1\n", 30.0, None, "fail"),
-        ("77\nnode-1\n", 7200.0, "77 (python) S 1", "warn"),
-        ("77\nnode-1\n", 7200.0, "77 (ninja) (x)) Z 1", "fail"),  # ended, not reaped
-        ("77\nnode-2\n", 7200.0, None, "unknown"),  # another host's process cannot be seen
+        # Host name and pid may be another container's, whether such a process is here or not.
+        ("77\nnode-1\n", 30.0, None, "unknown"),
+        ("77\nnode-1\n", 30.0, RUNS, "unknown"),
+        ("77\nnode-1\n", 7200.0, RUNS, "fail"),
+        ("77\nnode-2\n", 7200.0, None, "fail"),
+        ("77\nnode-2\n", 30.0, None, "unknown"),
+        # With the namespace the pid is its owner, unless another process has it by now.
+        (f"77\nnode-1\n{SINCE}", 7200.0, RUNS, "warn"),
+        (f"77\nnode-1\n{SINCE}", 30.0, REUSED, "fail"),
+        (f"77\nnode-1\n{SINCE}", 30.0, ENDED, "fail"),  # not reaped
+        (f"77\nnode-1\n{SINCE}", 30.0, None, "fail"),
+        ("77\nnode-1\npid:[41]\n123\n", 30.0, RUNS, "unknown"),
+        ("77\nnode-1\npid:[41]\n123\n", 7200.0, RUNS, "fail"),
+        (f"77\nnode-2\n{SINCE}", 30.0, RUNS, "unknown"),
+        # What the kernel holds for a process ends with it, in every namespace.
+        (f"77\nnode-1\n{SINCE}flock\n", 30.0, RUNS, "fail"),
+        ("77\nnode-1\npid:[41]\n123\nflock\n", 30.0, None, "fail"),
+        ("77\nnode-1\npid:[41]\n123\nflock\nheld", 7200.0, None, "warn"),
+        ("77\nnode-2\npid:[41]\n123\nflock\n", 30.0, None, "unknown"),
+        ("77\nnode-2\npid:[41]\n123\nflock\n", 7200.0, None, "fail"),
     ],
 )
-def test_a_build_lock_is_judged_by_owner_and_age(
+def test_a_build_lock_is_judged_by_its_owner_where_that_is_known_else_by_age(
     tmp_path: Path, text: str, age: float, process: str | None, level: str
 ) -> None:
     """AITER waits without a limit for a lock that nobody will release."""
     tree = recorded_hosts.gpu_host(tmp_path, "mi300x")
-    lock(tree, text, age)
+    tree.notes["pid_namespace"] = "pid:[40]"
+    lock(tree, text.removesuffix("held"), age)
+    if text.endswith("held"):
+        tree.notes["locked"] = ["/home/user/.aiter/jit/build/lock_module_gemm"]
     if process:
-        tree.write("/proc/77/stat", process)
+        tree.write("/proc/77/stat", f"77 (ninja) (x)) {process}")
     found = finding(inspect(tree), "aiter.locks")
     assert found.level == level
-    assert "lock_module_gemm" in found.seen
+    assert "/home/user/.aiter/jit/build/lock_module_gemm" in found.seen
+    assert ("rm '/home" in found.remedy) is (level in ("fail", "unknown"))
+
+
+def test_the_kernel_is_asked_who_holds_a_lock(tmp_path: Path) -> None:
+    """A file that another holder has locked, and one that nobody has any more; its namespace."""
+    path = tmp_path / "lock"
+    path.write_text("1\n")
+    with path.open("rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert LocalHost().is_locked(str(path))
+    assert not LocalHost().is_locked(str(path))
+    assert LocalHost().pid_namespace().startswith("pid:[")
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(20 << 20, "fail"), (5 << 30, "warn"), (20 << 30, "ok")]
+)
+def test_a_cache_without_room_to_compile_fails(tmp_path: Path, free: int, level: str) -> None:
+    """Each cache by the volume that it is on."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x")
+    for kind, variable in (("triton", "TRITON_CACHE_DIR"), ("vllm", "VLLM_CACHE_ROOT")):
+        tree.note("environ", **{variable: f"/cache/{kind}"})
+    tree.write("/cache/.keep", "")
+    tree.note("disks", **{"/cache": {"total": 100 << 30, "free": free}})
+    report = inspect(tree)
+    levels = {kind: finding(report, f"cache.{kind}").level for kind in ("triton", "vllm", "aiter")}
+    assert levels == {"triton": level, "vllm": level, "aiter": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("words", "level", "seen"),
+    [
+        (["--revision", "other"], "ok", "snapshots/other"),
+        (["--revision=none"], "fail", "at none is not in /"),
+        (["--model", "/copy"], "ok", "/copy"),
+        (["--model", "/nowhere"], "fail", "/nowhere at main is not in /nowhere"),
+        (["--model", "some/other"], "fail", "some/other at main is not in /"),
+    ],
+)
+def test_the_weights_that_are_looked_at_are_those_that_are_served(
+    tmp_path: Path, words: list[str], level: str, seen: str
+) -> None:
+    """Another revision or model of a flag, in the hub's cache or a folder, and its config."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x")
+    snapshot = next(tmp_path.rglob("model.safetensors.index.json")).parent
+    for copy in (snapshot.with_name("other"), tmp_path / "copy"):
+        shutil.copytree(snapshot, copy)
+    report = inspect(tree, "mi300x", *words)
+    found = finding(report, "weights.revision")
+    assert (found.level, seen in found.seen) == (level, True), found
+    if level == "ok":
+        assert finding(report, "weights.shards").level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("size", "level"),
+    [("16000000000", "ok"), ("16g", "ok"), ("60G", "fail"), ("60_000_000_000", "fail"), ("4G", "ok")],
+)  # fmt: skip
+def test_a_cache_of_keys_and_values_is_a_number_in_every_spelling(
+    tmp_path: Path, size: str, level: str
+) -> None:
+    """The recipe's own value has the recipe's verdict; what does not fit the card fails."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x", gpus=1)
+    report = inspect(tree, "mi300x", "--kv-cache-memory-bytes", size)
+    assert finding(report, "plan.memory").level == level
+    if size.startswith("16"):
+        assert report.findings == inspect(tree, "mi300x").findings
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ from deploy.preflight.facts import Cache, Lock, Process
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
 
-# AITER builds a module in 100 to 250 s: a lock this old without an owner is nobody's.
+# AITER builds a module in 100 to 250 s: a lock this old without a known owner is nobody's.
 LOCK_AGE_S = 900.0
+# Ours: a start builds some dozen modules and graphs, and ends in the middle of one without room.
+ROOM_LEAST = 1 << 30
+ROOM_WANTED = 10 << 30
 
 
 def locks(found: Iterable[Lock]) -> list[Finding]:
@@ -19,7 +22,7 @@ def locks(found: Iterable[Lock]) -> list[Finding]:
 
 
 def lock(seen: Lock) -> Finding:
-    """A lock with a dead owner, or old without one, is waited for without end."""
+    """A lock whose owner has ended, or old without one that is known, is waited for for ever."""
     check = "aiter.locks"
     owner = "no owner" if seen.pid is None else f"owner {seen.pid} on {seen.host}"
     told_of = f"{seen.path}: {seen.age:.0f} s old, {owner}"
@@ -29,8 +32,10 @@ def lock(seen: Lock) -> Finding:
         return Finding(check, "warn", f"{told_of}, which runs", "another process builds now", "")
     if seen.owner_alive is False:
         return Finding(check, "fail", f"{told_of}, which does not run", why, remedy)
-    if seen.pid is not None or seen.age < LOCK_AGE_S:
+    if seen.age < LOCK_AGE_S:
         return Finding(check, "unknown", told_of, why, f"if nothing builds there: {remedy}")
+    if seen.pid is not None:
+        told_of += ", which may be another container's: no build takes that long"
     return Finding(check, "fail", told_of, why, remedy)
 
 
@@ -49,6 +54,9 @@ def cache(seen: Cache, start: Start, process: Process | Unknown) -> Finding:
             "kernels are compiled into it at the first start (tt-inference-server issue 37)",
             f"chown -R {owner} '{seen.path}' where the volume lives, and mount it read-write",
         )
+    room = cache_room(seen, check)
+    if room is not None:
+        return room
     if not seen.filled:
         return Finding(check, "ok", f"{seen.path}: empty, will be filled by the first start")
     if seen.made_for is None or isinstance(seen.made_for, Unknown):
@@ -71,4 +79,21 @@ def cache(seen: Cache, start: Start, process: Process | Unknown) -> Finding:
         f" {wanted['arch']}",
         "kernels of another vLLM or architecture are loaded as they are (vllm issue 17170)",
         f"give a fresh volume, or empty '{seen.path}'",
+    )
+
+
+def cache_room(seen: Cache, check: str) -> Finding | None:
+    """What is to be said about the room of a cache's volume, None where there is enough."""
+    if isinstance(seen.disk, Unknown):
+        return Finding(check, "unknown", seen.disk.reason)
+    free = seen.disk.free
+    if free >= ROOM_WANTED:
+        return None
+    is_full = free < ROOM_LEAST
+    return Finding(
+        check,
+        "fail" if is_full else "warn",
+        f"{seen.path}: {free / 1e9:.2f} GB free, {'no' if is_full else 'little'} room to compile",
+        "a build that finds no room ends the start with ENOSPC (tt-inference-server issue 37)",
+        f"free {ROOM_WANTED / 1e9:.0f} GB where '{seen.path}' lives, or give a larger volume",
     )
