@@ -139,7 +139,7 @@ def test_the_server_image_refuses_bad_input_in_one_line(
 
 
 def test_an_unpatched_vllm_is_refused(engine: docker.DockerClient, images: Images) -> None:
-    """The entrypoint over the base's unpatched vLLM names each pending patch and the remedy."""
+    """The entrypoint over the base's unpatched vLLM names each fault that hits, and the remedy."""
     told = refused(
         engine,
         images.base,
@@ -148,8 +148,8 @@ def test_an_unpatched_vllm_is_refused(engine: docker.DockerClient, images: Image
         environment={"DSPARK_PROFILE": "rehearsal"},
         volumes={str(ROOT): {"bind": "/src", "mode": "ro"}},
     )
-    for patch in series.load().patches:
-        assert f"{patch.name} is pending" in told
+    hits = ("draft-attribute: ", "draft-noise: ", "nan-argmax: ", "indexer-layout: ")
+    assert [fault for fault in hits if fault not in told] == []
     assert "-m patches apply" in told
 
 
