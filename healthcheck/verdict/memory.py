@@ -267,7 +267,7 @@ class EngineMemory:
     work_since: float | None = None
     unmoved: int = 0
     absent: int = 0
-    waited_at: float = float("-inf")  # requests were last seen to wait
+    free_at: float = float("-inf")  # last seen with an empty queue, at a step or idle
     writes: bool = False  # the last reading saw new tokens of it
     window: Speculation = NOTHING
     windows: tuple[Speculation, ...] = ()

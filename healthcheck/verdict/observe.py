@@ -186,12 +186,7 @@ def _observe_engine(
     known: EngineMemory | None, sample: EngineSample, at: float, counts: bool, health: Health
 ) -> EngineMemory:
     if known is None:
-        return EngineMemory(
-            sample,
-            at,
-            at if sample.has_work else None,
-            waited_at=at if sample.waiting else float("-inf"),
-        )
+        return EngineMemory(sample, at, at if sample.has_work else None)
     moved = sample.trace != known.sample.trace
     if not sample.has_work:
         work_since = None
@@ -204,7 +199,7 @@ def _observe_engine(
         work_since=work_since,
         unmoved=0 if moved or work_since is None else known.unmoved + 1,
         absent=0,
-        waited_at=at if sample.waiting else known.waited_at,
+        free_at=at if not sample.waiting and (moved or work_since is None) else known.free_at,
         writes=sample.generation_tokens > known.sample.generation_tokens,
     )
     engine = _observe_drafting(engine, known.sample, health)
@@ -348,16 +343,17 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
 
 
 def _unanswered(memory: Memory, key: str, record: Record, generation: Generation) -> Record:
-    """No answer came. Where work waits, or may, the question did so too, which tells nothing."""
+    """No answer came. That tells something only where the question was let in: the queue was seen
+    empty after it, and no work is hidden."""
     engines = [memory.engines[key]] if key in memory.engines else memory.engines.values()
     hidden = memory.sampled_at is None or memory.sampled_at < generation.started_at
-    waited = any(e.waited_at >= generation.started_at for e in engines)
+    let_in = any(e.free_at > generation.started_at for e in engines)
     since = record.unanswered_since
     if since is None and memory.step_of(key) != memory.at:
         since = generation.started_at
     return replace(
         record,
-        unanswered=record.unanswered + (not waited and not (hidden and memory.busy)),
+        unanswered=record.unanswered + (let_in or (hidden and not memory.busy)),
         unanswered_since=since,
     )
 

@@ -56,6 +56,7 @@ ORDER = (
     "peers-real",
     "peers-scripted",
     "month",
+    "faults",
     "gate",
     "throughput",
     "readyz",

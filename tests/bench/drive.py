@@ -11,7 +11,7 @@ from healthcheck.answers import Answer, Failure
 from healthcheck.exposition import Exposition
 from healthcheck.judge import Step
 from healthcheck.verdict import Memory, Policy, Reading, Verdict
-from tests.bench.traffic import Server
+from tests.bench.traffic import Server, Trouble
 from tests.support.scripted_server import MODEL
 
 
@@ -26,6 +26,8 @@ class Driver:
     turns: int = 0
     canaries: int = 0
     idle_checks: int = 0
+    pauses: Trouble | None = None  # of the service itself, when its host sleeps or it is frozen
+    paused: int = 0
 
     @property
     def verdict(self) -> Verdict:
@@ -54,6 +56,9 @@ class Driver:
         self.turns += 1
         asked = [a.elapsed_s for a in (answer, metrics) if isinstance(a, Failure)]
         server.move(began + sum(asked) + verdict.next_look_s(self.memory, self.policy))
+        while self.pauses is not None and self.pauses.at(server.now):
+            self.paused += 1
+            server.move(self.pauses.ends_at)
         return reading
 
     def run(self, until: float, each: Callable[[Reading], None] | None = None) -> None:

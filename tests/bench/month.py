@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from deploy.recipe import Health
@@ -19,7 +20,7 @@ from healthcheck.verdict import Reading, State
 from tests.bench.drive import Driver, driver
 from tests.bench.figure import Figure, Goal, Strip
 from tests.bench.svg import number
-from tests.bench.traffic import DAY_S, MISS, Kind, Server, Spell, mixed
+from tests.bench.traffic import DAY_S, MISS, Kind, Server, Spell, Trouble, Wrong, mixed
 
 DAYS = 30
 # Days that pass in one piece, with a restart in the midst of each; the pieces share the cores.
@@ -28,6 +29,8 @@ PIECE_DAYS = 3
 GATE_ALLOWED_S = 900.0
 WEDGES = 60
 WEDGE_PATIENCE_S = 1800.0
+FAULT_MOMENTS = 12
+FAULT_PATIENCE_S = 6 * 3600.0
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Seen:
     needles: int = 0
     needles_missed: int = 0
     restarts: int = 0
+    pauses: int = 0
     false_alarms: list[str] = field(default_factory=list)
 
     def plus(self, other: Seen) -> Seen:
@@ -63,6 +67,7 @@ class Seen:
             self.needles + other.needles,
             self.needles_missed + other.needles_missed,
             self.restarts + other.restarts,
+            self.pauses + other.pauses,
             self.false_alarms + other.false_alarms,
         )
 
@@ -71,6 +76,7 @@ def simulate(seed: int, days: float, engines: int = 1, health: Health | None = N
     """Days of mixed traffic from a seed; whatever is said against a working server is false."""
     spells = mixed(random.Random(f"{seed} spells"), restart_every_s=days * DAY_S / 2)
     made = driver(Server(seed, spells, engines), health, jitter_seed=seed)
+    made.pauses = Trouble(random.Random(f"{seed} pauses"), a_day=4, least_s=30, most_s=3600)
     seen = Seen(days)
     excused = True  # from the start, and from each restart, to the first READY
 
@@ -93,6 +99,7 @@ def simulate(seed: int, days: float, engines: int = 1, health: Health | None = N
 
     made.run(days * DAY_S, each)
     seen.turns, seen.canaries, seen.idle_checks = made.turns, made.canaries, made.idle_checks
+    seen.pauses = made.paused
     seen.needles, seen.needles_missed = made.server.needles, made.server.needles_missed
     return seen
 
@@ -109,18 +116,67 @@ class Wedge:
 def find_wedge(seed: int, engines: int = 1, health: Health | None = None) -> Wedge:
     """Wedge a server (one of its engines if it has several) at some moment of its day."""
     draw = random.Random(f"{seed} wedge")
-    made = driver(Server(seed, _from_noon(seed, draw), engines), health, jitter_seed=seed)
+    made = _at_some_moment(seed, draw, _from_noon(seed, draw), engines, health)
+    server = made.server
+    kind = server.kind
+    busy = any(e.running + e.waiting for e in server.engines.values())
+    server.wedge(draw.choice(list(server.engines)) if engines > 1 else None)
+    return Wedge(kind.value, busy, _until_out(made, WEDGE_PATIENCE_S))
+
+
+def _at_some_moment(
+    seed: int, draw: random.Random, spells: Iterator[Spell], engines: int, health: Health | None
+) -> Driver:
+    made = driver(Server(seed, spells, engines), health, jitter_seed=seed)
     _to_ready(made)
     made.run(made.server.now + draw.uniform(600, 7200))
     _to_ready(made)
-    server = made.server
-    kind, at = server.kind, server.now
-    busy = any(e.running + e.waiting for e in server.engines.values())
-    server.wedge(draw.choice(list(server.engines)) if engines > 1 else None)
-    while made.verdict.surfaces.ready and server.now - at < WEDGE_PATIENCE_S:
+    return made
+
+
+def _until_out(made: Driver, patience_s: float) -> float | None:
+    """Seconds until the server is out of rotation, None if it is not by then."""
+    server, at = made.server, made.server.now
+    while made.verdict.surfaces.ready and server.now - at < patience_s:
         made.turn()
-    found = not made.verdict.surfaces.ready
-    return Wedge(kind.value, busy, server.now - at if found else None)
+    return None if made.verdict.surfaces.ready else server.now - at
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong for good, on how many engines' server, under which traffic (None: mixed)."""
+
+    name: str
+    wrong: Wrong
+    engines: int = 1
+    under: Kind | None = None
+
+
+FAULTS = (
+    Fault("one of 8 engines writes garbage", Wrong(garbage={"3": 1.0}), engines=8),
+    Fault("one of 8 engines turns greedy", Wrong(greedy={"3"}), engines=8),
+    Fault("every second answer is garbage", Wrong(garbage={"0": 0.5})),
+    Fault("every third answer is garbage", Wrong(garbage={"0": 1 / 3})),
+    Fault("garbage of a server that stays saturated", Wrong(garbage={"0": 1.0}), 1, Kind.SATURATED),
+    Fault("answers never come, their tokens are made", Wrong(lost=True)),
+    Fault("every answer is one of before", Wrong(replays=True)),
+)
+
+
+def find_fault(fault: Fault, seed: int) -> float | None:
+    """Let a server go wrong at some moment; seconds until it is out of rotation, None: missed."""
+    draw = random.Random(f"{seed} {fault.name}")
+    spells = _from_noon(seed, draw) if fault.under is None else _only(fault.under)
+    made = _at_some_moment(seed, draw, spells, fault.engines, None)
+    made.server.wrong = deepcopy(fault.wrong)
+    return _until_out(made, FAULT_PATIENCE_S)
+
+
+def _only(kind: Kind) -> Iterator[Spell]:
+    """A quiet start, and then nothing else."""
+    yield Spell(Kind.IDLE, 600)
+    while True:
+        yield Spell(kind, DAY_S)
 
 
 def _from_noon(seed: int, draw: random.Random) -> Iterator[Spell]:
@@ -147,15 +203,56 @@ def _wedge(seed: int) -> Wedge:
     return find_wedge(seed, engines=1 + seed % 2)
 
 
+def _fault(case: tuple[int, int]) -> float | None:
+    index, seed = case
+    return find_fault(FAULTS[index], seed)
+
+
 def measure() -> Sequence[Figure]:
-    """The thirty days, and the wedges as a control."""
+    """The thirty days, with the wedges as a control, and what else goes wrong for good."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         pieces = list(pool.map(_piece, range(DAYS // PIECE_DAYS)))
         wedges = list(pool.map(_wedge, range(WEDGES)))
+        cases = [(i, seed) for i in range(len(FAULTS)) for seed in range(FAULT_MOMENTS)]
+        found = list(pool.map(_fault, cases))
     seen = pieces[0]
     for piece in pieces[1:]:
         seen = seen.plus(piece)
-    return [_figure(seen, wedges)]
+    times: dict[str, list[float | None]] = {}
+    for (index, _), seconds in zip(cases, found, strict=True):
+        times.setdefault(FAULTS[index].name, []).append(seconds)
+    return [_figure(seen, wedges), _faults(times)]
+
+
+def _faults(times: dict[str, list[float | None]]) -> Figure:
+    seen = {name: tuple(t for t in of if t is not None) for name, of in times.items()}
+    missed = sum(len(of) - len(seen[name]) for name, of in times.items())
+    return Figure(
+        name="faults",
+        title="What goes wrong while /health and the counters look well: seconds until /readyz is 503",
+        how=(
+            f"Each fault begins at {FAULT_MOMENTS} random moments of such days, and is given "
+            f"{FAULT_PATIENCE_S / 3600:.0f} hours. With several engines only one of them is bad."
+        ),
+        columns=("fault", "found", "median", "longest"),
+        rows=tuple(
+            (
+                name,
+                f"{len(found)} of {len(times[name])}",
+                f"{number(statistics.median(found))} s" if found else "-",
+                f"{number(max(found))} s" if found else "-",
+            )
+            for name, found in seen.items()
+        ),
+        plot=Strip("seconds until NOT_READY", "s", tuple(seen.items())),
+        goals=(Goal("every one found", f"{missed} missed", missed == 0),),
+        notes=(
+            "An idle server is read every canary_after_s, a busy one every evidence_max_age_s, a "
+            "saturated one every fourth of that; a greedy sampler needs several canaries, which "
+            "together are beyond belief.",
+        ),
+        raw=times,
+    )
 
 
 def _figure(seen: Seen, wedges: list[Wedge]) -> Figure:
@@ -186,7 +283,8 @@ def _figure(seen: Seen, wedges: list[Wedge]) -> Figure:
             f"The verdict over {seen.turns:,} turns of simulated mixed traffic with the default "
             "budgets: quiet nights, busy days, saturation with probe time-outs, lone prefills of "
             "up to 1,028 s, compile stalls of up to 50 s, scrape failures of up to 90 s, bad and "
-            f"cut canaries by chance, one needle in {MISS} missed by chance, and upgrades; half of it on a server with two engines. As a "
+            "cut canaries by chance, an API process that is late while it is saturated, /metrics from "
+            f"a cache for up to 15 minutes, {seen.pauses} pauses of the service itself of up to an hour, one needle in {MISS} missed by chance, and upgrades; half of it on a server with two engines. As a "
             f"control, one engine is wedged for good at {len(wedges)} random moments of such days. A pause is what the verdict took for "
             "work without a step; at the budget it is NOT_READY."
         ),
@@ -220,9 +318,10 @@ def _figure(seen: Seen, wedges: list[Wedge]) -> Figure:
             f"{seen.needles_missed} of {seen.needles} needles missed by chance.",
             "A compile stall longer than the readiness budget is NOT_READY by contract: no step "
             "is made and users wait. It is no false alarm, and it is not in these days.",
-            "A server whose /metrics fails for longer than canary_after_s and the readiness budget "
-            "together, and which answers no canary meanwhile because a lone prefill holds it, is "
-            "called NOT_READY although it works. Scrape failures in these days are shorter.",
+            "A server whose /metrics fails for longer than evidence_max_age_s, and which answers no "
+            "canary meanwhile because a lone prefill holds it, is called NOT_READY although it "
+            "works. Scrape failures in these days are shorter. Nor are expositions from a cache "
+            "laid over lone prefills, compile stalls and saturation.",
         ),
         raw={
             "false_alarms": seen.false_alarms[:20],

@@ -2,12 +2,15 @@
 
 The traffic is drawn from a seed: quiet nights, busy days, saturation, lone prefills of up to
 1,028 s in which only a gauge moves, stalls of the whole engine while a kernel compiles, probes that
-time out, scrapes that fail, upgrades. The truth is known, so a verdict can be false.
+time out, scrapes that fail or are answered from a cache, an API process that is late for as long as
+it is saturated, upgrades. The truth is known, so a verdict can be false. What goes wrong for good is
+set by a test: `wedge`, and the fields of Wrong.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -68,6 +71,10 @@ WORK = {
     Kind.STALL: (8, 3),
     Kind.DOWN: (0, 0),
 }
+
+
+# While nothing answers us, an exposition from a cache cannot be told from a wedge.
+CACHEABLE = (Kind.IDLE, Kind.LIGHT, Kind.BUSY)
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,16 @@ class EngineState:
         )
 
 
+@dataclass
+class Wrong:
+    """What a server does wrong from now on; by engine, what only some of them do."""
+
+    garbage: dict[str, float] = field(default_factory=dict)  # the chance of a bad text
+    greedy: set[str] = field(default_factory=set)
+    lost: bool = False  # tokens are made and counted, answers never come
+    replays: bool = False  # every answer is one that was there before
+
+
 class Trouble:
     """Whiles in which something fails, drawn one after another."""
 
@@ -151,6 +168,11 @@ class Trouble:
         self._a_day = a_day
         self._range = least_s, most_s
         self._begin = self._end = 0.0
+
+    @property
+    def ends_at(self) -> float:
+        """The end of the while that was last asked about."""
+        return self._end
 
     def at(self, now: float) -> bool:
         """Whether it fails now; asked with times that only grow."""
@@ -189,6 +211,10 @@ class Server:
         overlays = random.Random(f"{seed} overlays")
         self._slow = Trouble(overlays, a_day=6, least_s=5, most_s=40)
         self._blind = Trouble(overlays, a_day=6, least_s=5, most_s=90)
+        self._cached = Trouble(overlays, a_day=6, least_s=60, most_s=900)
+        self._late = Trouble(overlays, a_day=24, least_s=60, most_s=900)
+        self._shown_before: Exposition | None = None
+        self.wrong = Wrong()
         self.up_at = 0.0
         self.needles = self.needles_missed = 0
         self.tokens_for_us = 0
@@ -343,13 +369,16 @@ class Server:
         ours.done_at = self.now
         if ours.left_s > 1e-9:
             return  # it timed out
-        state, tokens = self.engines[ours.engine], ours.want.tokens * ours.want.requests
-        prompted = (ours.want.prompt_tokens or PROMPT_TOKENS) * ours.want.requests
-        state.prompt_tokens += prompted
-        state.generation_tokens += tokens
-        self.prompt_tokens_for_us += prompted
-        self.tokens_for_us += tokens
-        self._draft(state, max(tokens // 3, 1), 0.7)
+        want = ours.want
+        for name in [*want.ranks] or [ours.engine] * want.requests:
+            state = self.engines[name]
+            state.prompt_tokens += want.prompt_tokens or PROMPT_TOKENS
+            state.generation_tokens += want.tokens
+            self.prompt_tokens_for_us += want.prompt_tokens or PROMPT_TOKENS
+            self.tokens_for_us += want.tokens
+            self._draft(state, max(want.tokens // 3, 1), 0.7)
+        if self.wrong.lost:
+            ours.left_s, ours.done_at = math.inf, None
 
     def poll(self) -> tuple[Generation | None, Outstanding | None]:
         """As a loop's runner tells it: the one that has finished, and the one that runs."""
@@ -360,7 +389,7 @@ class Server:
         if ours.done_at is None:
             return None, Outstanding(want.step, want.epoch, ours.began, want.engine)
         self._ours = None
-        answer: Answer | Failure = self._answer(want)
+        answer: Answer | Failure = self._answer(want, ours.engine)
         if ours.left_s > 1e-9:
             answer = Failure(FailureKind.TIMEOUT, "simulated", want.timeout_s)
         counters = Counters(Speculation(), Speculation(1, 5, 3, (1, 1, 1, 0, 0)))
@@ -378,18 +407,23 @@ class Server:
         )
         return done, None
 
-    def _answer(self, want: Want) -> Answer:
-        body = completion(want.nonce, want.seed, want.tokens)
+    def _answer(self, want: Want, engine: str) -> Answer:
+        nonce = "cached" if self.wrong.replays else want.nonce
+        body = completion(nonce, want.seed * (not self.wrong.replays), want.tokens)
+        choice = body["choices"][0]
+        if engine in self.wrong.greedy:
+            best = [max(row.values()) for row in choice["logprobs"]["top_logprobs"]]
+            choice["logprobs"]["token_logprobs"] = best
         if want.prompt_tokens:
             missed = want.step is Step.LONG and self.draw.randrange(MISS) == 0
             self.needles += want.step is Step.LONG
             self.needles_missed += missed
-            choice = body["choices"][0]
             number = NEEDLE[::-1] if missed else NEEDLE
             choice["text"] = f" {number}. Words: river stone bread.{choice['text']}"
         afterwards = not want.scored or want.step is Step.IDLE
         chance = self.draw.randrange(CHANCE) if afterwards else CHANCE
-        if chance == 0:  # one token over and over: a bad answer
+        if chance == 0 or self.draw.random() < self.wrong.garbage.get(engine, 0.0):
+            # One token over and over: a bad answer.
             body["choices"][0]["token_ids"] = [7] * want.tokens
         text = json.dumps(body)
         return Answer(200, (text[:40] if chance == 1 else text).encode())
@@ -404,17 +438,26 @@ class Server:
         """GET /health: refused in a restart, late when the event loop is slow."""
         if not self.up:
             return Failure(FailureKind.REFUSED, "simulated")
-        if self._slow.at(self.now):
+        if self._is_late():
             return Failure(FailureKind.TIMEOUT, "simulated", PROBE_TIMEOUT_S)
         return Answer(200)
 
+    def _is_late(self) -> bool:
+        """The API process answers nothing in time: for a while, or as long as it is saturated."""
+        late = self._late.at(self.now) and self.kind is Kind.SATURATED
+        return self._slow.at(self.now) or late
+
     def metrics(self) -> Exposition | Failure:
-        """GET /metrics, parsed; it fails for whiles of its own."""
-        if self._slow.at(self.now):
+        """GET /metrics, parsed; it fails, or is what a proxy kept, for whiles of its own."""
+        if self._is_late():
             return Failure(FailureKind.TIMEOUT, "simulated", PROBE_TIMEOUT_S)
         if self._blind.at(self.now):
             return Failure(FailureKind.MALFORMED, "/metrics answered 500")
-        return Exposition(self._start, tuple(self._shown(n) for n in self.engines))
+        if self._cached.at(self.now) and self.kind in CACHEABLE and self._shown_before:
+            return self._shown_before
+        shown = tuple(self._shown(n) for n in self.engines)
+        self._shown_before = Exposition(self._start, shown)
+        return self._shown_before
 
     def _shown(self, name: str) -> EngineSample:
         """An engine's sample. Behind a lone prefill, which takes every step for itself, our own
