@@ -18,7 +18,7 @@ from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import Snapshot
 from healthcheck.reasons import Note
 from healthcheck.settings import Settings
-from healthcheck.verdict import EngineMemory, Memory, State
+from healthcheck.verdict import EngineMemory, Memory, Record, State
 from healthcheck.words import one_line
 
 SCHEMA = 1
@@ -57,6 +57,7 @@ def as_json(snapshot: Snapshot, settings: Settings, now: float) -> dict[str, Any
         },
         "last_generation": _generation(snapshot, now),
         "generations": dict(snapshot.generations),
+        "answers": {key or "any": _record(r, now) for key, r in memory.records.items()},
         "engines": {name: _engine(e, now) for name, e in memory.engines.items()},
         "checks": {
             f"{name}:response": [
@@ -160,6 +161,19 @@ def _generation(snapshot: Snapshot, now: float) -> dict[str, object] | None:
         "age_s": now - last.ended_at,
         "duration_s": last.ended_at - last.started_at,
         "findings": [finding_as_json(f) for f in last.findings],
+    }
+
+
+def _record(record: Record, now: float) -> dict[str, object]:
+    """What an engine answered to us; ages None where it never did."""
+    read, asked = record.read_at, record.asked_at
+    return {
+        "good": record.judged.count(True),
+        "bad": record.judged.count(False),
+        "out": record.raised,
+        "unanswered": record.unanswered,
+        "read_s_ago": now - read if math.isfinite(read) else None,
+        "asked_s_ago": now - asked if math.isfinite(asked) else None,
     }
 
 

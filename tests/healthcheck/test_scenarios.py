@@ -713,6 +713,15 @@ SCENARIOS = [
         peer="every one: another engine answers",
     ),
     Scenario(
+        "one of eight engines drafts nothing from the start",
+        (LOADING, SMOKE),
+        wait(120),
+        ("speculation.not_drafting", "gate.failed"),
+        {"engines": eight(), "undrafted_engines": {"5"}},
+        from_ready=False,
+        peer="every one: none checks speculation",
+    ),
+    Scenario(
         "one of eight idle engines turns to garbage",
         OUT_BY_TEXT,
         spoiled("3", one_token),
@@ -1104,6 +1113,23 @@ def test_a_server_that_does_not_speculate_passes_where_no_draft_is_expected() ->
     with scripted_server(speculates=False) as server:
         simulation = Simulation(server, speculates=False)
         simulation.to_ready()
+
+
+def test_a_server_that_does_not_take_ranks_passes_by_its_counters_together() -> None:
+    """Where a proxy drops the header, no engine is blamed for a draft that another one made."""
+    with scripted_server(engines=eight(), takes_ranks=False) as server:
+        simulation = Simulation(server)
+        simulation.to_ready()
+        assert server.engines["0"].generation_tokens and not server.engines["3"].generation_tokens
+
+
+def test_every_engine_is_asked_by_its_rank() -> None:
+    """The gate's last step reaches each of them, with a prompt and a seed of its own."""
+    with scripted_server(engines=eight()) as server:
+        Simulation(server).to_ready()
+        assert all(e.generation_tokens >= 64 for e in server.engines.values())
+        last = server.completions[-8:]
+        assert len({c["prompt"] for c in last}) == len({c["seed"] for c in last}) == 8
 
 
 def test_a_generation_of_a_gone_engine_is_aborted() -> None:

@@ -154,6 +154,8 @@ def test_the_report_is_health_json_without_secrets() -> None:
         assert data["gate"]["passed"] is True
         assert {f["check"] for f in data["gate"]["findings"]["second-seed"]} >= {"second seed"}
         assert data["configuration"]["budgets"]["gate_tokens"] == 64
+        record = data["answers"]["any"]
+        assert record["read_s_ago"] >= 0 and (record["bad"], record["out"]) == (0, False)
         assert [t["state"] for t in data["timeline"]][:3] == ["LOADING", "SMOKE", "READY"]
         assert "sk-hidden" not in answer.text and TOKEN not in answer.text
 

@@ -81,6 +81,7 @@ class ScriptedServer:
     fixed_seed: bool = False
     drafting: bool = True
     undrafted_engines: set[str] = field(default_factory=set)
+    takes_ranks: bool = True  # False: a proxy drops the header, and the first engine answers all
     rates: tuple[float, ...] = (0.75, 0.6, 0.5, 0.4)  # of acceptance by position
     on_completion: Callable[[Mapping[str, Any]], Reply] | None = None
     on_chat: Callable[[Mapping[str, Any]], Reply] | None = None
@@ -361,7 +362,7 @@ class _Handler(BaseHTTPRequestHandler):
         script = self.server.script
         time.sleep(script.stall_s)
         key = self.headers.get("Authorization", "")
-        rank = int(self.headers.get("X-data-parallel-rank", 0))
+        rank = int(self.headers.get("X-data-parallel-rank", 0)) * script.takes_ranks
         reply = script.answer(self.command, self.path, payload, key, rank)
         if reply is None:
             self.connection.shutdown(socket.SHUT_RDWR)
