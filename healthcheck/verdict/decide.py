@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -289,9 +290,12 @@ def _unseen_notes(memory: Memory, health: Health) -> list[Note]:
     # Of a busy server the next text is read at that age; it has the time of a generation for it.
     allowed = UNREAD_TIMES * health.evidence_max_age_s + health.generation_timeout_s
     for key in memory.keys:
-        age = memory.at - max(memory.record(key).read_at, memory.woke_at)
-        if age > allowed:
-            notes.append(Note("text.unread", f"{age:.0f} s{_by(key)}"))
+        read_at = memory.record(key).read_at
+        if memory.at - max(read_at, memory.woke_at) > allowed:
+            age = (
+                f"{memory.at - read_at:.0f} s" if math.isfinite(read_at) else "not since it is back"
+            )
+            notes.append(Note("text.unread", age + _by(key)))
     return notes
 
 

@@ -177,8 +177,14 @@ def _observe_engines(
         counted_at=reading.at if counted else memory.counted_at,
         uncounted_since=None if counted else memory.uncounted_since,
     )
-    # Who is first seen now has the same time as all others until its text must have been read.
-    fresh = {k: Record(read_at=reading.at) for k in seen_now.keys if k not in seen_now.records}
+    # Who is first seen now has the time of all others until its text must have been read; who was
+    # gone has not.
+    back = {n for n, e in memory.engines.items() if e.absent >= health.bad_verdicts and n in shown}
+    fresh = {
+        key: Record() if key in back else Record(read_at=reading.at)
+        for key in seen_now.keys
+        if key not in seen_now.records
+    }
     return replace(seen_now, records={**seen_now.records, **fresh})
 
 
@@ -333,6 +339,8 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
             Outcome.BAD if outcome is Outcome.UNKNOWN else Outcome.GOOD, health.bad_verdicts, 1
         ),
     )
+    if generation.ours:
+        return seen
     if generation.wrote:
         seen = _observe_answer(seen, key, generation)
     if outcome is Outcome.GOOD and generation.step is not Step.WARM_UP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -115,13 +116,17 @@ def _doubted(memory: Memory) -> str | None:
 
 
 def _suspect(memory: Memory) -> str:
-    """Who is to be asked of a server that is down: who is doubted, or stuck, or else anyone."""
+    """Who is to be asked of a server that is down: who is doubted, or stuck, or drafts badly, or
+    else who was asked longest ago."""
     doubted = _doubted(memory)
     if doubted is not None:
         return doubted
     stuck = {n: e.stuck_for(memory.at) for n, e in memory.engines.items() if e.unmoved}
     if stuck:
         return max(stuck, key=stuck.__getitem__)
+    drafts_badly = [key for key in memory.keys if key != ANY and memory.engines[key].drafts_badly]
+    if drafts_badly:
+        return drafts_badly[0]
     return min(memory.keys, key=lambda key: memory.record(key).asked_at)
 
 
@@ -161,6 +166,8 @@ def _late_s(memory: Memory, key: str, now: float, health: Health) -> float:
     record = memory.record(key)
     engines = [memory.engines[key]] if key in memory.engines else [*memory.engines.values()]
     since_asked = now - max(record.asked_at, record.read_at)
+    if not math.isfinite(since_asked):
+        return since_asked  # who was gone, and is back
     if not any(e.work_since is not None for e in engines) or not _is_visible(memory, now, health):
         step = memory.proven_at if key == ANY else memory.step_of(key)
         since_step = now - step if step is not None else since_asked

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deploy.recipe import Health
 from healthcheck.answers import Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition
+from healthcheck.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import CHANCE, Completion, Finding, Outcome, Step
 from healthcheck.verdict import (
     ANSWERS_PER_BAD,
@@ -235,7 +235,7 @@ def test_two_engines_in_doubt_are_asked_in_turn() -> None:
 
 
 def test_an_engine_that_is_shown_no_more_is_said() -> None:
-    """One scrape without it is nothing, three are DEGRADED; when it is back, and read, READY."""
+    """One scrape without it is nothing, three are DEGRADED; when it is back it owes an answer."""
     machine = ready()
     machine.see(OK, metrics=engines(3))
     two = metrics(sample(engine="0"), sample(engine="2"))
@@ -244,7 +244,15 @@ def test_an_engine_that_is_shown_no_more_is_said() -> None:
     assert [str(n) for n in machine.memory.notes] == ["engine.vanished (engine 1)"]
     assert machine.memory.ranks == {"0": 0, "1": 1, "2": 2}
     assert machine.memory.keys == ("0", "2")
-    assert machine.see(OK, metrics=engines(3)) is State.READY
+    assert machine.see(OK, metrics=engines(3)) is State.DEGRADED
+    assert [str(n) for n in machine.memory.notes] == [
+        "text.unread (not since it is back, engine 1)"
+    ]
+    while (want := machine.wanted()) is None:
+        machine.see(OK, metrics=engines(3))
+    assert want.engine == "1"
+    made = of(machine, "1", GOOD, want.step)
+    assert machine.see(OK, metrics=engines(3), generation=made) is State.READY
 
 
 def test_an_engine_that_left_with_work_is_not_stuck() -> None:
@@ -255,6 +263,21 @@ def test_an_engine_that_left_with_work_is_not_stuck() -> None:
         machine.see(OK, metrics=metrics(sample(machine.now, 1.0)))
         assert machine.memory.stuck_for(machine.now) == 0
     assert machine.codes == ["engine.vanished"]
+
+
+def test_of_several_engines_the_one_that_drafts_badly_is_asked_for_its_recovery() -> None:
+    """Out for the acceptance of engine 2, only its own drafts can bring the server back."""
+    machine = ready(acceptance_effect="not-ready")
+    for turn in range(1, 10):
+        total = 200.0 * turn
+        spec = Speculation(total, 4 * total, 0, (0.0, 0.0, 0.0, 0.0))
+        bad = sample(total, 1.0, engine="2", spec=spec)
+        machine.see(OK, metrics=metrics(sample(engine="0"), sample(engine="1"), bad))
+    assert (machine.memory.state, machine.codes) == (State.NOT_READY, ["acceptance.low"])
+    machine.now += 60
+    want = machine.wanted()
+    assert want is not None
+    assert (want.engine, want.rank, want.tokens) == ("2", 2, HEALTH.gate_tokens)
 
 
 # --- the gate -------------------------------------------------------------------------------------
