@@ -107,6 +107,11 @@ class Generation:
         return not unread and not self.ours
 
     @property
+    def timed_out(self) -> bool:
+        """It was given up because its time was over."""
+        return any(f.code == "generation.timeout" for f in self.findings)
+
+    @property
     def ours(self) -> bool:
         """It failed by an error of this service, which says nothing about the server."""
         return any(f.code == "service.error" for f in self.findings)
@@ -267,7 +272,8 @@ class EngineMemory:
     work_since: float | None = None
     unmoved: int = 0
     absent: int = 0
-    free_at: float = float("-inf")  # last seen with an empty queue, at a step or idle
+    # Last seen with an empty queue, at a step or idle, while a generation of ours was out.
+    free_at: float = float("-inf")
     writes: bool = False  # the last reading saw new tokens of it
     window: Speculation = NOTHING
     windows: tuple[Speculation, ...] = ()

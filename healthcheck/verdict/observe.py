@@ -157,6 +157,8 @@ def _observe_engines(
         e.engine: _observe_engine(memory.engines.get(e.engine), e, reading.at, counts, health)
         for e in seen.engines
     }
+    if reading.outstanding is not None:  # one that was given up has left the queue already
+        shown = {name: _observe_queue(e, reading.at) for name, e in shown.items()}
     stepped = any(name in memory.engines and e.moved_at == reading.at for name, e in shown.items())
     counted = any(e.writes for e in shown.values())
     missing = {
@@ -205,11 +207,16 @@ def _observe_engine(
         work_since=work_since,
         unmoved=0 if moved or work_since is None else known.unmoved + 1,
         absent=0,
-        free_at=at if not sample.waiting and (moved or work_since is None) else known.free_at,
         writes=sample.generation_tokens > known.sample.generation_tokens,
     )
     engine = _observe_drafting(engine, known.sample, health)
     return _observe_acceptance(engine, known.sample, counts, health)
+
+
+def _observe_queue(engine: EngineMemory, at: float) -> EngineMemory:
+    """What waits is told at a step; of an idle engine, always."""
+    told = engine.moved_at == at or engine.work_since is None
+    return replace(engine, free_at=at) if told and not engine.sample.waiting else engine
 
 
 def _observe_drafting(engine: EngineMemory, before: EngineSample, health: Health) -> EngineMemory:
@@ -351,17 +358,18 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
 
 
 def _unanswered(memory: Memory, key: str, record: Record, generation: Generation) -> Record:
-    """No answer came. That tells something only where the question was let in: the queue was seen
-    empty after it, and no work is hidden."""
+    """No answer came. That its time ran out tells something only where the question was let in: the
+    queue was seen empty after it, and no work is hidden."""
     engines = [memory.engines[key]] if key in memory.engines else memory.engines.values()
     hidden = memory.sampled_at is None or memory.sampled_at < generation.started_at
     let_in = any(e.free_at > generation.started_at for e in engines)
+    waited = generation.timed_out and not let_in and (memory.busy or not hidden)
     since = record.unanswered_since
     if since is None and memory.step_of(key) != memory.at:
         since = generation.started_at
     return replace(
         record,
-        unanswered=record.unanswered + (let_in or (hidden and not memory.busy)),
+        unanswered=record.unanswered + (not waited),
         unanswered_since=since,
     )
 

@@ -364,7 +364,8 @@ def silences(machine: Machine, count: int, **shown: float) -> list[State]:
     """Canaries that time out one after the other, beside a server that looks so."""
     states = []
     for _ in range(count):
-        machine.see(OK, metrics=metrics(sample(machine.now, **shown)))
+        out = machine.outstanding(machine.now)
+        machine.see(OK, metrics=metrics(sample(machine.now, **shown)), outstanding=out)
         made = machine.generation(SILENT, lasting=9)
         states.append(
             machine.see(OK, metrics=metrics(sample(machine.now, **shown)), generation=made)
@@ -392,6 +393,23 @@ def test_silence_behind_work_that_waits_is_no_verdict() -> None:
     assert machine.memory.record(ANY).unanswered == 0
 
 
+def test_a_queue_that_giving_up_emptied_tells_nothing() -> None:
+    """Behind a lone prefill our own request is what waits: gone with its time-out, it was there."""
+    machine = ready()
+    for _ in range(6):
+        began = machine.now
+        for _ in range(6):
+            seen = sample(cache=machine.now / 1e6, running=1, waiting=1)
+            machine.see(OK, metrics=metrics(seen), outstanding=machine.outstanding(began))
+        made = replace(machine.generation(SILENT), started_at=began)
+        machine.see(
+            OK,
+            metrics=metrics(replace(seen, waiting=0.0, cache_usage=machine.now)),
+            generation=made,
+        )
+    assert machine.memory.record(ANY).unanswered == 0
+
+
 def test_silence_while_busy_metrics_are_hidden_is_no_verdict() -> None:
     """Work was seen last, so it may wait; and the server is not called stuck for it either."""
     machine = ready()
@@ -401,6 +419,17 @@ def test_silence_while_busy_metrics_are_hidden_is_no_verdict() -> None:
         state = machine.see(TIMEOUT, metrics=TIMEOUT, generation=made, after=20)
         assert state in (State.READY, State.DEGRADED)
     assert machine.memory.record(ANY).unanswered == 0
+
+
+def test_an_answer_that_fails_waits_behind_nothing() -> None:
+    """Cut off or unreadable, beside work that waits or is hidden: three are enough all the same."""
+    cut_off = (Finding("answer", Outcome.UNKNOWN, "generation.failed"),)
+    for shown in (metrics(sample(9, 64, 9)), TIMEOUT):
+        machine = ready()
+        machine.see(OK, metrics=metrics(sample(9, 64, 9)))
+        for _ in range(3):
+            state = machine.see(OK, metrics=shown, generation=machine.generation(cut_off))
+        assert (state, machine.codes) == (State.NOT_READY, ["generation.failed"])
 
 
 def test_one_answer_ends_the_count_of_silences() -> None:
