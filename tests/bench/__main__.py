@@ -42,6 +42,7 @@ ALONE: dict[str, Callable[[], Sequence[Figure]]] = {
     "readyz": readyz.measure,
     "footprint": footprint.measure,
     "month": month.measure,
+    "faults": month.measure_faults,
     "peers-scripted": side_by_side.measure_scripted,
 }
 # These share one real server; the last one ends it.

@@ -50,6 +50,18 @@ def test_a_wedge_is_found(seed: int, engines: int) -> None:
     assert wedge.seconds < 300
 
 
+@pytest.mark.parametrize("fault", month.FAULTS, ids=lambda fault: fault.name)
+def test_what_goes_wrong_for_good_is_found(fault: month.Fault) -> None:
+    """The controls of the days: each fault takes the server out of rotation within its hours."""
+    assert month.find_fault(fault, seed=1) is not None
+
+
+def test_a_pause_of_the_service_is_in_the_days() -> None:
+    """A service that sleeps for up to an hour finds the server as it left it."""
+    seen = month.simulate(seed=8, days=1)
+    assert seen.pauses and seen.false_alarms == []
+
+
 def test_a_stall_over_the_budget_is_told() -> None:
     """The days could show a false alarm: a stall past the budget, which they leave out, is one."""
     spells = iter([Spell(Kind.IDLE, 900), Spell(Kind.STALL, 200), Spell(Kind.IDLE, DAY_S)])
