@@ -49,7 +49,7 @@ PASSED = (
     *SECRETS,
     *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE"),
     *("SERVER_BIND", "SERVER_PORT", "HEALTH_BIND", "HEALTH_PORT", "ALLOW_OPEN"),
-    *("WEIGHTS", "COMPOSE_PROJECT_NAME"),
+    *("WEIGHTS", "SERVER_ENV", "COMPOSE_PROJECT_NAME"),
     *("DSPARK_PREFLIGHT", "DSPARK_SPECULATION", "DSPARK_GRAPHS"),
     *("REHEARSAL_FAULT", "REHEARSAL_SITE"),
 )
@@ -240,7 +240,7 @@ def check(values: Mapping[str, str]) -> None:
         if not value.isprintable() or "'" in value:
             fix = "leave quotes, line breaks and what is not UTF-8 out"
             raise HostError(f"{name}: got {value!r}; {fix}")
-    for name in SECRETS:
+    for name in (*SECRETS, "SERVER_ENV"):
         if name not in values:
             continue
         path = Path(values[name])

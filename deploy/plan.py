@@ -27,6 +27,10 @@ SINGLE_KEYS = {
     "spec-tokens": "num_speculative_tokens",
 }
 
+# Variables that an operator sets for the server, and what of them is no secret.
+_SERVERS = re.compile(r"(VLLM|HSA|NCCL|RCCL|AITER)_[A-Z0-9_]+")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
+
 _PLACEHOLDER = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 
 
@@ -37,6 +41,8 @@ class PlanError(ValueError):
 @dataclass(frozen=True)
 class Plan:
     """What would run: `argv` beginning with `vllm serve`, `env` to add, and what to say first.
+
+    `env` also shows what an operator has set for the server, but for secrets.
 
     `asks` and `longest` are what decides whether a fault of vLLM hits it: see `Intent`.
     """
@@ -109,6 +115,7 @@ def make(
     ]
     warnings += _overrides(profile, given, intended)
     env = {name: expand(intended.env[name], environ) for name in profile.env}
+    env |= {name: environ[name] for name in sorted(environ.keys() - env) if _is_shown(name)}
     warnings += [
         f"environment {name}={env[name]} overrides the recipe's {value}"
         for name, value in profile.env.items()
@@ -176,7 +183,7 @@ def intent(
         speculative=_speculative(given, profile.speculative if speculation else None),
         env={**profile.env, **environ},
         health=budgets.of(profile, environ),
-        recipes_stall_budget_s=profile.health.stall_budget_s,
+        recipes_health=profile.health,
     )
 
 
@@ -247,6 +254,11 @@ def _overrides(profile: Profile, given: Given, intended: Intent) -> list[str]:
             if draft.get(key) != own.get(key)
         ]
     return told
+
+
+def _is_shown(name: str) -> bool:
+    """Whether a variable of the environment is shown with the plan."""
+    return _SERVERS.fullmatch(name) is not None and _SECRET.search(name) is None
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ DEFAULT_SIZES: Mapping[str, int] = {"max-num-batched-tokens": 8192, "max-num-seq
 class Intent:
     """What is about to be started, after every override: flags, speculation, environment.
 
-    `health` are the budgets beside this server, `recipes_stall_budget_s` is the recipe's.
+    `health` are the budgets beside this server, `recipes_health` are the recipe's.
     """
 
     model: Model
@@ -38,7 +38,7 @@ class Intent:
     speculative: Mapping[str, Any] | None
     env: Mapping[str, str]
     health: Health
-    recipes_stall_budget_s: float
+    recipes_health: Health
 
     @property
     def is_dspark(self) -> bool:
@@ -242,13 +242,23 @@ def stall_budget(intent: Intent) -> Finding | None:
     if budget <= seconds:
         message = f"stall_budget_s: got {budget:g}; {name} is {seconds}: give more"
         return Finding(check, True, message)
-    if budget == intent.recipes_stall_budget_s:
+    return None
+
+
+def grown_budgets(intent: Intent) -> Finding | None:
+    """The health service grows its budgets with the server's time-outs, where it is given these."""
+    own, grown = intent.recipes_health, intent.health
+    if own == grown:
         return None
+    if grown.stall_budget_s > own.stall_budget_s:
+        name, budget = budgets.STEP_TIMEOUT, f"stall budget is {grown.stall_budget_s:g}"
+    else:
+        name, budget = budgets.READY_TIMEOUT, f"start budget is {grown.start_budget_s:g}"
     return Finding(
-        check,
+        "health.grown_budgets",
         False,
-        f"{name}: got {seconds}; the stall budget is {budget:g} s then, and the health service has "
-        "to be given the same variable",
+        f"{name}: got {intent.env[name]}; the {budget} s then, and the health service has to be"
+        " given the same variable",
     )
 
 
@@ -262,4 +272,5 @@ RULES: tuple[Callable[[Intent], Finding | None], ...] = (
     graphs,
     logprobs_mode,
     stall_budget,
+    grown_budgets,
 )

@@ -197,6 +197,7 @@ def test_a_right_command_is_let_through(line: str) -> None:
         ("kubectl rollout undo deployment/NAME", "no overlay makes it"),
         ("kubectl logs --previous deployment/dspark-NAME -c vllm", "no such container"),
         ("kubectl create secret generic dspark --from-literal=key=1", "reads no key"),
+        ("kubectl create configmap dspark --from-literal=A=1", "does not read it"),
         ("curl http://HOST:8080/ready", "no route"),
         ("curl http://HOST:8088/readyz", "port 8088"),
     ],

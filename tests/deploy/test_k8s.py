@@ -181,6 +181,15 @@ def test_the_graphs_component_tells_the_server(tmp_path: Path) -> None:
     assert spec["containers"][0]["name"] == "server"
 
 
+@pytest.mark.parametrize("folder", [*(f"overlays/{name}" for name in AMD), "examples/multi-node"])
+def test_what_an_operator_sets_reaches_server_and_sidecar(folder: str) -> None:
+    """The documented ConfigMap, which need not be there; time-outs are both containers'."""
+    source = [{"configMapRef": {"name": "dspark-env", "optional": True}}]
+    for container in (server(folder), sidecar(folder)):
+        assert container["envFrom"] == source
+    assert "create configmap dspark-env --from-literal=" in (K8S / "README.md").read_text()
+
+
 # --- in step with the recipe ----------------------------------------------------------------------
 
 

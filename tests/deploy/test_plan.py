@@ -272,6 +272,35 @@ def test_a_step_time_out_that_is_none_is_refused(text: str) -> None:
     assert str(refused.value) == line
 
 
+def test_a_longer_wait_for_the_engine_is_served_with_a_longer_start_budget() -> None:
+    """What ends after the health service has given the start up would be called a failure."""
+    result = made("mi355x", VLLM_ENGINE_READY_TIMEOUT_S="10000")
+    told = [w for w in result.warnings if w.startswith("VLLM_ENGINE_READY_TIMEOUT_S: got 10000")]
+    assert len(told) == 1 and "the start budget is 10900 s then" in told[0]
+    within = made("mi355x", VLLM_ENGINE_READY_TIMEOUT_S="5400").warnings
+    assert not any("start budget" in w for w in within)
+
+
+def test_every_variable_that_a_remedy_raises_is_served_and_shown() -> None:
+    """The plan takes what the table of causes tells to set, and prints it."""
+    text = (ROOT / "healthcheck/signatures.tsv").read_text("utf-8")
+    names = set(re.findall(r"raise (VLLM_[A-Z_]+)", text))
+    assert len(names) > 1
+    for name in names:
+        assert made("mi355x", **{name: "7201"}).env[name] == "7201"
+
+
+def test_what_an_operator_sets_for_the_server_is_shown_but_for_secrets() -> None:
+    """Variables of vLLM, HSA, NCCL and AITER stand in the printed plan, no key or token does."""
+    told = {"VLLM_RPC_TIMEOUT": "9", "HSA_NO_SCRATCH_RECLAIM": "1", "NCCL_DEBUG": "INFO"}
+    other = {"VLLM_API_KEY": "sk-hidden", "HF_TOKEN": "hf-hidden", "HOME": "/root"}
+    result = made("mi355x", **told, **other)
+    assert told.items() <= result.env.items()
+    assert not other.keys() & result.env.keys()
+    for form in ("shell", "env", "json"):
+        assert "hidden" not in result.render(form) and "NCCL_DEBUG" in result.render(form)
+
+
 def test_a_recipe_whose_stall_budget_is_under_its_step_is_refused() -> None:
     """It would call a slow step a stall."""
     profile = recipe.load().profile("mi355x")

@@ -160,6 +160,7 @@ def test_the_environment_wins_over_the_recipe() -> None:
         ({"API_KEY_FILE": "key"}, "API_KEY_FILE: got key; give the absolute path"),
         ({"CA_FILE": "/nowhere/ca.pem"}, "CA_FILE: got /nowhere/ca.pem"),
         ({"WEIGHTS": "it's"}, "WEIGHTS: got"),
+        ({"SERVER_ENV": "/nowhere/server.env"}, "SERVER_ENV: got /nowhere/server.env; give the"),
         ({"SERVER_BIND": "0.0.0.0\n"}, "SERVER_BIND: got '0.0.0.0\\n'; leave quotes, line breaks"),
         ({"SERVER_BIND": "localhost"}, "SERVER_BIND: got localhost; give an address of this host"),
         (

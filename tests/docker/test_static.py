@@ -55,6 +55,18 @@ def config(environ: dict[str, str], *files: Path) -> subprocess.CompletedProcess
     )
 
 
+def test_what_an_operator_sets_reaches_server_and_health_service(tmp_path: Path) -> None:
+    """The lines of the file that SERVER_ENV names; without one nothing is set."""
+    file = tmp_path / "server.env"
+    file.write_text("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=1800\nNCCL_DEBUG=INFO\n")
+    for given, count in (({"SERVER_ENV": str(file)}, 2), ({}, 0)):
+        ended = config(values() | given, COMPOSE)
+        services = json.loads(ended.stdout)["services"]
+        for service in ("server", "healthcheck"):
+            names = services[service]["environment"].keys()
+            assert len({"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "NCCL_DEBUG"} & names) == count
+
+
 def test_the_servers_base_is_the_recipes_pin() -> None:
     """The Dockerfile's default base is the recipe's image, tag and digest."""
     assert host.base_of(DOCKERFILES[0]) == recipe.load().vllm.pinned_image

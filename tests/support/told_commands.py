@@ -87,6 +87,7 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("git", "pull"): (),
         ("gzip",): (),
         ("kubectl", "apply"): ("-k",),
+        ("kubectl", "create", "configmap"): ("--from-literal",),
         ("kubectl", "create", "secret", "generic"): ("--from-literal",),
         ("kubectl", "exec"): ("-c",),
         ("kubectl", "logs"): ("--previous", "-c"),
@@ -649,8 +650,10 @@ def _kubectl(words: Sequence[str]) -> None:
             raise Wrong(f"-c {word}: the pod has no such container")
         if before == "generic" and f"secretName: {word}\n" not in base:
             raise Wrong(f"secret {word}: the deployment does not read it")
+        if before == "configmap" and f"configMapRef:\n                name: {word}\n" not in base:
+            raise Wrong(f"configmap {word}: the deployment does not read it")
         option = _OPTION.match(word)
-        if option and option[1] in ("--from-literal", "--from-file"):
+        if "secret" in words and option and option[1] in ("--from-literal", "--from-file"):
             key = (option[2] or "").partition("=")[0]
             if not re.search(rf"(key: |/dspark/){re.escape(key)}$", base, re.MULTILINE):
                 raise Wrong(f"{word}: the deployment reads no {key} of the secret")
