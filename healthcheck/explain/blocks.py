@@ -114,6 +114,11 @@ class Block:
             start = self._lines.rfind(b"\n", 0, start - 1) + 1
             yield self.line_at(start)[0]
 
+    def last_before(self, start: int, since: int, text: bytes) -> str:
+        """The last line that holds `text` between two places, or nothing."""
+        at = self._lines.rfind(text, since, start)
+        return self.line_at(self._lines.rfind(b"\n", 0, at) + 1)[0] if at >= 0 else ""
+
     def newlines(self, start: int, end: int) -> int:
         """How many lines of the file end between two places."""
         return self._whole.count(b"\n", start, end)

@@ -10,12 +10,11 @@ import dataclasses
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
+from healthcheck.explain import deaths, places
 from healthcheck.explain.blocks import LONGEST_HEAD, Block, read_blocks
 from healthcheck.explain.findings import (
-    NOT_IN_LOG,
     UNCLASSIFIED,
     Attempt,
     Evidence,
@@ -23,6 +22,7 @@ from healthcheck.explain.findings import (
     Finding,
     Verdict,
 )
+from healthcheck.explain.judging import CAUSES, Seen, Sorted, finding_of, headline_of, remedy_of
 from healthcheck.explain.lines import (
     LONGEST_LINE,
     LONGEST_TEXT,
@@ -34,17 +34,18 @@ from healthcheck.explain.lines import (
     printable,
     rank_of,
 )
+from healthcheck.explain.places import Places
 from healthcheck.explain.prefixes import Prefixes, Unwrapped
 from healthcheck.explain.records import ARRAYS
-from healthcheck.explain.startup import NEW_START, START_LITERALS, Startup, Timeline
+from healthcheck.explain.startup import NEW_START, START_LITERALS, Timeline
 from healthcheck.explain.traces import (
     HEADER,
     IGNORED,
-    NATIVE_HEADS,
     QUIET_LEVELS,
+    SAID,
     Closed,
     ExceptionSeen,
-    Frame,
+    Matched,
     Traces,
 )
 from healthcheck.explain.waits import Wait, Waits
@@ -53,6 +54,7 @@ from healthcheck.signatures import Phase, Severity, Signature, load
 MOST_PROCESSES = 16  # named for one finding
 MOST_EVIDENCE = 3  # lines for one finding
 MOST_EXCEPTIONS = 8  # unclassified ones kept, the first ones
+MOST_WARNINGS = 8  # of RCCL that no signature knows, the first ones
 MOST_ATTEMPTS = 8  # earlier starts in the same log, the last ones
 MOST_STREAMS = 4  # of which a line may be there in part only
 LONGEST_RECORD = 60  # lines, where a log has one field of a record a line
@@ -64,30 +66,11 @@ _ECHO = re.compile(r"(?:Received request|Generated response|Request \S{1,200} de
 # Of an exception of a request, the message may quote the client; what begins it is the server's.
 _BEGINS_MESSAGE = re.compile(r"(?:\[\w{1,40}\] |[\w.]{1,200}: )?")
 _WARNS = (Severity.WARN, Severity.TRANSIENT, Severity.BENIGN)
-_CAUSES = (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
+_ALONE = (Severity.WRAPPER, Severity.TRANSIENT, Severity.WARN, Severity.EXTERNAL)
 _SHUTDOWN = "[shutdown] API server: shutdown triggered"
 _THROUGHPUT = re.compile(r"generation throughput: {0,2}(\d{1,9}\.\d)")
 _ERROR_LEVELS = ("ERROR", "CRITICAL")
 _PARTS = ("stderr P", "stdout P")  # of the runtime of Kubernetes: the next line goes on
-
-
-@dataclass
-class _Seen:
-    """A signature as far as it was seen, in the part of the log before or after ready.
-
-    It is `quiet` where whoever wrote the lines says that it goes on all the same.
-    """
-
-    signature: Signature
-    quiet: bool
-    line: LogLine
-    line_number: int
-    seconds: float | None
-    values: dict[str, str]
-    evidence: list[Evidence]
-    processes: list[str]
-    count: int = 0
-    frames: tuple[Frame, ...] = ()
 
 
 class _Attempt:
@@ -97,7 +80,9 @@ class _Attempt:
         self.timeline = Timeline(began_s)
         self.traces = Traces()
         self.waits = Waits()
-        self.seen: dict[tuple[str, bool, bool], _Seen] = {}
+        self.places = Places()
+        self.rccl: list[tuple[bool, Evidence]] = []  # what it warned of
+        self.seen: dict[tuple[str, bool, bool], Seen] = {}
         self.exceptions: list[tuple[bool, ExceptionSeen]] = []
         self.first_error: tuple[bool, Evidence] | None = None
         self.stopped = False
@@ -114,14 +99,13 @@ class Explainer:
         self._signatures = tuple(load() if signatures is None else signatures)
         self._by_id = {signature.id: signature for signature in self._signatures}
         texts = [text for signature in self._signatures for text in signature.literals]
-        texts += [HEADER, IGNORED, *NATIVE_HEADS, NEW_START, _SHUTDOWN]
+        texts += [HEADER, IGNORED, NEW_START, _SHUTDOWN]
+        texts += [*SAID, *deaths.LITERALS, deaths.NCCL_WARN, *places.LITERALS]
         self._telling = tuple(dict.fromkeys([*texts, *START_LITERALS]))
         self._prefixes = Prefixes(self._tells)
         self._parts: dict[str, str] = {}  # by stream, what has come of its line
-        texts += [*_PARTS, *ARRAYS]
-        self._serving_literals = tuple(text.encode() for text in dict.fromkeys(texts))
-        everything = dict.fromkeys([*texts, *START_LITERALS, *_ERROR_LEVELS])
-        self._all_literals = tuple(text.encode() for text in everything)
+        self._serving_literals = _fewest(texts)
+        self._all_literals = _fewest([*texts, *START_LITERALS, *_ERROR_LEVELS])
         self._lock = threading.Lock()
         self._clock = LogClock()
         self._lines = 0
@@ -159,6 +143,7 @@ class Explainer:
                         break
                     if wanted[next_wanted] > at:
                         self._note_time(block, wanted[next_wanted])
+                    self._note_running(block, at, wanted[next_wanted])
                     base += block.newlines(counted, wanted[next_wanted])
                     at = counted = wanted[next_wanted]
                 text, after = block.line_at(at)
@@ -166,6 +151,7 @@ class Explainer:
                 self._lines = base + 1
                 self._take(text, None, block.head_of(at))
                 counted, at = at, after
+            self._note_running(block, at, len(block))
             self._lines = (
                 base + block.newlines(counted, len(block)) + (0 if data.endswith(b"\n") else 1)
             )
@@ -189,11 +175,14 @@ class Explainer:
     def _literals(self, block: Block) -> tuple[bytes, ...]:
         """What makes a line of `block` worth a look: least where a server serves and goes on to,
         and its first error line is known."""
+        begins = self._lines < FIRST_LINES  # what wrote the log is not known yet
+        more = _fewest(_PARTS) if begins or self._prefixes.streams else ()
+        more += _fewest(ARRAYS) if begins or self._prefixes.arrays else ()
         attempt = self._attempt
         settled = attempt.timeline.ready and attempt.first_error and attempt.first_error[0]
         if settled and not block.line_starts([NEW_START.encode()]):
-            return self._serving_literals
-        return self._all_literals
+            return self._serving_literals + more
+        return self._all_literals + more
 
     def _attentive(self) -> bool:
         """Whether every line matters now: a trace goes on, a process waits, or it just began."""
@@ -218,6 +207,12 @@ class Explainer:
                 self._clock.note(parsed, None)
                 if parsed.stamp or parsed.logger_s is not None:
                     return
+
+    def _note_running(self, block: Block, since: int, until: int) -> None:
+        """Take the last counters of what is passed over."""
+        line = block.last_before(until, since, places.RUNNING.encode())
+        if line:
+            self._attempt.places.count(line)
 
     def _take(self, text: str, at: float | None, head: str) -> None:
         """`head` begins the line of the file of which `text` is all, or what a bar drew over it."""
@@ -275,17 +270,24 @@ class Explainer:
         was_ready = attempt.timeline.ready
         further = attempt.timeline.observe(line, now)
         if attempt.timeline.ready and not was_ready:
+            attempt.places.serve()
             attempt.traces = Traces(serving=True)
             attempt.waits.end()
         if text.startswith(_SHUTDOWN) and not self._broken():
             attempt.stopped = True
         goes_on = line.level in QUIET_LEVELS or attempt.traces.within_quiet(line)
         for signature, match in matches:
-            quiet = goes_on and signature.severity in _CAUSES
+            quiet = goes_on and signature.severity in CAUSES
             self._record(signature, match, line, now, quiet)
-        ids = [signature.id for signature, _ in matches]
-        for closed in attempt.traces.feed(line, self._lines, now, ids):
+        alone = further or any(signature.severity in _ALONE for signature, _ in matches)
+        matched = Matched(tuple(signature.id for signature, _ in matches), alone)
+        for closed in attempt.traces.feed(line, self._lines, now, matched):
             self._record_trace(closed)
+        attempt.places.note(text, self._lines)
+        if places.RUNNING in text:
+            attempt.places.count(text)
+        if not matches and line.level not in QUIET_LEVELS:
+            self._note_rccl(text)
         if not any(signature.severity is Severity.TRANSIENT for signature, _ in matches):
             attempt.waits.progress(line, now, further)
             if _generates(text):
@@ -343,7 +345,7 @@ class Explainer:
         key = (signature.id, ready, quiet)
         seen = attempt.seen.get(key)
         if seen is None:
-            seen = _Seen(signature, quiet, line, self._lines, now, values, [], [])
+            seen = Seen(signature, quiet, line, self._lines, now, values, [], [])
             attempt.seen[key] = seen
         seen.count += 1
         if line.process not in seen.processes and len(seen.processes) < MOST_PROCESSES:
@@ -369,15 +371,32 @@ class Explainer:
 
     def _add_frames(self, closed: Closed) -> None:
         attempt = self._attempt
-        for name in closed.signatures:
-            seen = attempt.seen.get((name, attempt.timeline.ready, False))
-            if seen and not seen.frames and seen.line.process == closed.seen.process:
+        crash = closed.seen.weight is not None
+        for (name, era, quiet), seen in attempt.seen.items():
+            same = era == attempt.timeline.ready and seen.line.process == closed.seen.process
+            # The frames of a crash are those of what the same process said before it.
+            of_it = name in closed.signatures or (crash and seen.signature.severity in CAUSES)
+            if same and of_it and not quiet and not seen.frames:
                 seen.frames = closed.seen.frames
+            if crash and seen.line_number == closed.seen.line_number:
+                seen.evidence[0] = Evidence(seen.line_number, closed.seen.text)
+        if crash and closed.seen.frames:
+            attempt.exceptions = [
+                (era, dataclasses.replace(one, frames=one.frames or closed.seen.frames))
+                if one.weight is not None and one.process == closed.seen.process
+                else (era, one)
+                for era, one in attempt.exceptions
+            ]
+
+    def _note_rccl(self, text: str) -> None:
+        attempt = self._attempt
+        if len(attempt.rccl) < MOST_WARNINGS and deaths.nccl_warning(text):
+            attempt.rccl.append((attempt.timeline.ready, self._evidence(text)))
 
     def _note_error(self, line: LogLine, known: bool) -> None:
         attempt = self._attempt
         ready = attempt.timeline.ready
-        if known or line.level not in _ERROR_LEVELS or attempt.traces.open:
+        if known or line.level not in _ERROR_LEVELS or attempt.traces.holds(line):
             return
         if attempt.first_error is None or attempt.first_error[0] != ready:
             attempt.first_error = (ready, self._evidence(line.text))
@@ -397,8 +416,8 @@ class Explainer:
         current = [seen for (_, era, _), seen in attempt.seen.items() if era == ready]
         exceptions = self._exceptions()
         waits = tuple(self._wait_finding(wait, now) for wait in attempt.waits.all())
-        of = _Sorted(current, waits, exceptions, ready)
-        cause = of.cause()
+        of = Sorted(current, waits, exceptions, ready, begun=attempt.timeline.begun)
+        cause = self._located(of.cause())
         verdict = self._verdict(cause, of)
         before = [seen for (_, era, _), seen in attempt.seen.items() if era != ready]
         warned = [seen for seen in current if seen.signature.severity is Severity.WARN]
@@ -408,14 +427,14 @@ class Explainer:
         startup = attempt.timeline.startup(self._clock.last_line_s if failed else now)
         return Explanation(
             verdict=verdict,
-            headline=_headline(verdict, cause, attempt, of, startup),
+            headline=headline_of(verdict, cause, of, startup, stopped=attempt.stopped),
             cause=cause,
             startup=startup,
             findings=of.causes,
             exceptions=exceptions,
             wrappers=of.wrappers,
             warnings=tuple(
-                _finding(seen)
+                finding_of(seen)
                 for seen in (*before, *warned)
                 if seen.signature.severity is not Severity.TRANSIENT
             ),
@@ -426,6 +445,21 @@ class Explainer:
             seconds=now,
             earlier_attempts=tuple(self._earlier),
         )
+
+    def _located(self, cause: Finding | None) -> Finding | None:
+        """The cause with what lines before it say of where and why it came about."""
+        if cause is None:
+            return None
+        attempt = self._attempt
+        if cause.id == UNCLASSIFIED and "nccl" in cause.evidence[0].text.lower():
+            before = [
+                one
+                for era, one in attempt.rccl
+                if era == attempt.timeline.ready and one.line_number < cause.line_number
+            ]
+            cause = dataclasses.replace(cause, evidence=(*before[:1], *cause.evidence))
+        said = attempt.places.of(cause.id, cause.line_number)
+        return dataclasses.replace(cause, remedy="; ".join((cause.remedy, *said)))
 
     def _first_error(self, ready: bool) -> Evidence | None:
         error = self._attempt.first_error
@@ -446,19 +480,19 @@ class Explainer:
         seen = next(seen for key, seen in attempt.seen.items() if key[0] == wait.signature.id)
         state = "ended" if wait.ended else "overdue" if wait.overdue(now) else "waiting"
         return dataclasses.replace(
-            _finding(seen),
+            finding_of(seen),
             process=wait.process,
             rank=wait.rank,
             line_number=wait.line_number,
             seconds=wait.begun_s,
-            remedy=_remedy(wait.signature, wait.values),
+            remedy=remedy_of(wait.signature, wait.values),
             values=dict(wait.values),
             evidence=(Evidence(wait.line_number, wait.text),),
             state=state,
             waited_s=None if wait.ended else wait.age_s(now),
         )
 
-    def _verdict(self, cause: Finding | None, of: _Sorted) -> Verdict:
+    def _verdict(self, cause: Finding | None, of: Sorted) -> Verdict:
         if cause:
             return Verdict.FAILED
         if of.wrappers:
@@ -468,59 +502,12 @@ class Explainer:
         return Verdict.LOADING if self._lines else Verdict.EMPTY
 
 
-class _Sorted:
-    """The findings of the part of the log that counts, sorted by what they can be."""
-
-    def __init__(
-        self,
-        current: list[_Seen],
-        waits: tuple[Finding, ...],
-        exceptions: tuple[ExceptionSeen, ...],
-        ready: bool,
-    ) -> None:
-        current = sorted(current, key=lambda seen: seen.line_number)
-        hard = (Severity.FATAL, Severity.RETRY)
-        self.wrappers = _of(current, [Severity.WRAPPER])
-        self._waits = waits
-        self._overdue = [one for one in waits if one.state == "overdue"]
-        # After ready an exception is some request's, unless the engine went with it.
-        matters = not ready or bool(self.wrappers)
-        unknown = [_unclassified(one) for one in exceptions] if matters else []
-        engine = [one for one in unknown if not one.process.startswith("APIServer")]
-        self._unknown = engine if ready and engine else unknown
-        self.causes = _of([seen for seen in current if not seen.quiet], _CAUSES)
-        # What somebody went on without is a cause only of a failure that nothing else explains.
-        if self.wrappers and not (self.causes or self._overdue or self._unknown):
-            self.causes = _of(current, _CAUSES)
-        self._hard = [one for one in self.causes if one.severity in hard]
-        self._soft = [one for one in self.causes if one.severity not in hard]
-
-    def has(self, signature: Signature) -> bool:
-        """Whether a signature is among the causes."""
-        return any(one.id == signature.id for one in self.causes)
-
-    def cause(self) -> Finding | None:
-        """The finding to mend first, or None."""
-        named = [one for one in self._unknown if not one.values.get("cut_off")]
-        later = sorted([*self._soft, *named], key=lambda one: one.line_number)
-        cut_off = [one for one in self._unknown if one.values.get("cut_off")]
-        for choice in (self._hard, self._overdue, later, cut_off):
-            if choice:
-                return self._wait_behind(choice[0])
-        return None
-
-    def _wait_behind(self, cause: Finding) -> Finding:
-        """A time-out says less than the wait it ended."""
-        if cause.severity is Severity.TIMEOUT:
-            for wait in self._waits:
-                if wait.state == "waiting" and wait.line_number < cause.line_number:
-                    return wait
-        return cause
-
-
-def _of(seen: Iterable[_Seen], severities: Iterable[Severity]) -> tuple[Finding, ...]:
-    wanted = tuple(severities)
-    return tuple(_finding(one) for one in seen if one.signature.severity in wanted)
+def _fewest(texts: Iterable[str]) -> tuple[bytes, ...]:
+    """Texts of which every line that holds any of `texts` holds one."""
+    every = set(texts)
+    return tuple(
+        sorted(text.encode() for text in every if not any(o in text for o in every - {text}))
+    )
 
 
 def _same(one: ExceptionSeen, other: ExceptionSeen) -> bool:
@@ -535,77 +522,6 @@ def _same(one: ExceptionSeen, other: ExceptionSeen) -> bool:
 def _generates(text: str) -> bool:
     found = _THROUGHPUT.search(text) if "throughput" in text else None
     return bool(found) and float(found[1]) > 0 if found else False
-
-
-class _NotSaid(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "not said"
-
-
-def _remedy(signature: Signature, values: dict[str, str]) -> str:
-    return signature.remedy.format_map(_NotSaid(values))
-
-
-def _finding(seen: _Seen) -> Finding:
-    signature = seen.signature
-    return Finding(
-        id=signature.id,
-        severity=signature.severity,
-        phase=signature.phase,
-        process=seen.line.process,
-        rank=seen.line.rank,
-        line_number=seen.line_number,
-        seconds=seen.seconds,
-        remedy=_remedy(signature, seen.values),
-        source=signature.source,
-        count=seen.count,
-        processes=tuple(seen.processes),
-        evidence=tuple(seen.evidence),
-        values=dict(seen.values),
-        frames=seen.frames,
-    )
-
-
-def _unclassified(seen: ExceptionSeen) -> Finding:
-    name = seen.kind or "a traceback that is cut off"
-    text = f"{name}: {seen.message}" if seen.message else name
-    return Finding(
-        id=UNCLASSIFIED,
-        severity=Severity.FATAL,
-        phase="any",
-        process=seen.process,
-        rank=seen.rank,
-        line_number=seen.line_number,
-        seconds=seen.seconds,
-        remedy="no signature knows this exception: read its last frames, and search for its text",
-        source="this log",
-        processes=(seen.process,),
-        evidence=(Evidence(seen.line_number, printable(text)),),
-        values={"cut_off": "yes"} if seen.cut_off else {},
-        frames=seen.frames,
-    )
-
-
-def _headline(
-    verdict: Verdict,
-    cause: Finding | None,
-    attempt: _Attempt,
-    of: _Sorted,
-    startup: Startup | None,
-) -> str:
-    reached = startup.reached if startup else "nothing"
-    if cause:
-        who = f" in {cause.process}" if cause.process else ""
-        when = "while serving" if attempt.timeline.ready else f"at {reached}"
-        what = cause.evidence[0].text if cause.evidence else cause.remedy
-        return f"{cause.id}{who}, {when}: {what}"
-    if verdict is Verdict.CAUSE_NOT_IN_LOG:
-        return f"{NOT_IN_LOG}: only its consequences are ({', '.join(w.id for w in of.wrappers)})"
-    if verdict is Verdict.STARTED:
-        return "the server started" + (" and was stopped later" if attempt.stopped else "")
-    if verdict is Verdict.EMPTY:
-        return "the log is empty"
-    return f"no fault so far; the start has reached: {reached}"
 
 
 # --- the command

@@ -27,10 +27,11 @@ _PROCESS_ALONE = re.compile(r"\(((?:Worker|EngineCore|APIServer|DPCoordinator)\w
 _LEVELS = ("DEBUG ", "INFO ", "WARNING ", "ERROR ", "CRITICAL ")
 _LOGGER = re.compile(
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d \d\d:\d\d:\d\d) "
-    r"\[[^\]\s]{1,200}:\d{1,6}\] ?"
+    r"(\[[^\]\s]{1,200}:\d{1,6}\]) ?"
 )
 _RANK = re.compile(r"_(.{1,80})$")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,5})\]: ?")
+_AITER = re.compile(r"\[aiter\] \[pid=(\d{1,10}) pname=([^\]\s]{1,80})\] ")  # from 0.1.14 on
 _GROUP_MARGIN = re.compile(r" {2,80}(?:\| |\+ (?=Exception Group Traceback )|\+[+-]{4}.*)")
 
 
@@ -38,14 +39,15 @@ class LogLine(NamedTuple):
     """What a line says, who said it, and when.
 
     `stamp` is the collector's time and `logger_s` the logger's, on clocks with different origins:
-    only differences within one of them mean anything. `level` is empty for a line that no logger
-    wrote.
+    only differences within one of them mean anything. `level` and `source`, the place in the code,
+    are empty for a line that no logger wrote.
     """
 
     text: str
     process: str = ""
     rank: str = ""
     level: str = ""
+    source: str = ""
     stamp: Stamp | None = None
     logger_s: float | None = None
 
@@ -88,14 +90,16 @@ def parse(text: str, stamp: Stamp | None = None) -> LogLine:
     if text.startswith("[rank") and (torch := _TORCH_RANK.match(text)):
         process, rank = process or f"rank{torch[1]}", rank or torch[1]
         text = text[torch.end() :]
-    level, logger_s = "", None
+    level, source, logger_s = "", "", None
     if text.startswith(_LEVELS) and (head := _LOGGER.match(text)):
-        level = head[1]
+        level, source = head[1], head[3]
         logger_s = _logger_seconds(head[2])
         text = text[head.end() :]
     if text.startswith("  ") and (margin := _GROUP_MARGIN.match(text)):
         text = text[margin.end() :]
-    return LogLine(text, process, rank, level, stamp, logger_s)
+    if not process and (builder := _AITER.match(text)):
+        process = f"{builder[2]} pid={builder[1]}"
+    return LogLine(text, process, rank, level, source, stamp, logger_s)
 
 
 def rank_of(process: str) -> str:

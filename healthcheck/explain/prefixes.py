@@ -81,6 +81,7 @@ class Prefixes:
         self._tells = tells
         self._shapes: list[_Shape] = []
         self._path: tuple[str, ...] = ()
+        self.streams = False  # whether its lines are of a runtime that parts long ones
         self.fields = False  # whether the log has one field of a record a line
 
     def unwrap(self, text: str, *, learn: bool) -> Iterator[Unwrapped]:
@@ -104,6 +105,7 @@ class Prefixes:
             if head := _STAMPED.match(text):
                 stamp = stamp or find_stamp(head[0])
                 stream, part = head[1] or stream, part or head[2] == "P"
+                self.streams = self.streams or (learn and bool(stream))
                 text = text[head.end() :]
                 continue
             split = self._known(text) or (self._learn(text) if learn else _anchored(text))
@@ -119,6 +121,11 @@ class Prefixes:
         if self.fields and (_FIELD.match(text) or _BRACKETS.fullmatch(text)):
             return
         yield Unwrapped(text, stamp, stream=stream, part=part)
+
+    @property
+    def arrays(self) -> bool:
+        """Whether texts may be written as the numbers of their bytes."""
+        return self._path == ("MESSAGE",)
 
     def _known(self, text: str) -> tuple[str, str] | None:
         for shape in self._shapes:

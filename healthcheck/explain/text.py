@@ -32,7 +32,7 @@ def _lines(found: Explanation) -> Iterator[str]:
         yield ""
         yield "other exceptions that no signature knows"
         for seen in unknown:
-            yield f"  line {seen.line_number} {seen.process}: {seen.kind}: {seen.message}"
+            yield f"  line {seen.line_number} {seen.process}: {seen.text}"
     if found.first_error and not found.cause:
         yield ""
         yield f"first error line: {found.first_error.line_number}: {found.first_error.text}"

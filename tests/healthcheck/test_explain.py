@@ -540,16 +540,16 @@ def test_a_log_that_ends_within_a_trace_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "name"),
     [
-        "Fatal Python error: Segmentation fault",
-        "terminate called after throwing an instance of 'c10::Error'",
+        ("Fatal Python error: Segmentation fault", "native.segfault"),
+        ("terminate called after throwing an instance of 'c10::Error'", "unclassified"),
     ],
 )
-def test_a_native_crash_is_an_exception_too(line: str) -> None:
+def test_a_native_crash_is_an_exception_too(line: str, name: str) -> None:
     """What dies outside Python has no traceback, and is named all the same."""
     cause = _cause(_by_block([START, f"(Worker_TP2 pid=4) {line}", WRAPPER]))
-    assert (cause.id, cause.rank) == ("unclassified", "TP2")
+    assert (cause.id, cause.rank) == (name, "TP2")
 
 
 GROUP = """\
