@@ -7,6 +7,7 @@ the JSON's offsets span to the file's last byte (the format's README in its repo
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from deploy.recipe import Model
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+
+# NAME or OWNER/NAME; a path beside the server's working folder looks otherwise.
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 # The format refuses longer headers; the longest index seen (46 shards) is 10 MB.
 HEADER_LIMIT = 100_000_000
@@ -70,6 +74,8 @@ def read_weights(host: Host, served: Model, serve: Mapping[str, Any]) -> Weights
         model = plan.expand(served.id, host.environ)
     except PlanError as e:
         return Unknown(str(e))
+    if not model.startswith("/") and not _HUB_NAME.fullmatch(model):
+        return Unknown(f"{model} is no hub's name, and where it lies only a start tells")
     revisions: tuple[str, ...] = ()
     if model.startswith("/"):
         cache = model

@@ -340,6 +340,8 @@ def test_a_cache_without_room_to_compile_fails(tmp_path: Path, free: int, level:
         (["--model", "/copy"], "ok", "/copy"),
         (["--model", "/nowhere"], "fail", "/nowhere at main is not in /nowhere"),
         (["--model", "some/other"], "fail", "some/other at main is not in /"),
+        (["--model", "./weights/copy"], "unknown", "./weights/copy is no hub's name"),
+        (["--model", "a/b/c"], "unknown", "only a start tells"),
     ],
 )
 def test_the_weights_that_are_looked_at_are_those_that_are_served(
