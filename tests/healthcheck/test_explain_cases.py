@@ -128,6 +128,18 @@ def test_the_cause_of_a_reported_failure_is_named(name: str) -> None:
     assert right.stage in (found.startup.reached, "")
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_reported_failure_is_the_same_behind_every_prefix(form: str) -> None:
+    """Cause, process, frames and remedy of a report, as each collector hands its lines on."""
+    right = RIGHT["13-no-space-left"]
+    lines = (CASES / "13-no-space-left.log").read_text().splitlines()
+    wrapped = [FORMS[form](at, line) for at, line in enumerate(lines)]
+    cause = _cause([part for line in wrapped for part in line.split("\n")])
+    assert (cause.id, cause.process) == (right.cause, right.process)
+    assert right.remedy[0] in cause.remedy
+    assert [frame.function for frame in cause.frames] == [right.frame]
+
+
 def test_every_case_has_its_right_value() -> None:
     """Nothing lies there that no test reads."""
     assert {path.stem for path in CASES.iterdir()} == {*RIGHT, "01c-aiter-building-new-format"}

@@ -42,6 +42,9 @@ NOT_ON_CPU: Mapping[str, str] = {
         (
             "rocm.kfd_perm", "rocm.no_gpu", "rocm.no_code_object", "rocm.mem_fault",
             "rocm.hsa_oor", "mem.hip_oom", "rccl.iommu_warn", "shm.too_small", "graph.capture",
+            "rocm.other_arch", "rocm.hang", "rocm.hsa_exception", "rocm.hsa_memory",
+            "rocm.hsa_code", "rocm.hsa_limits", "native.segfault", "aiter.check",
+            "triton.lds_gfx950", "rccl.memlock", "rccl.watchdog", "rccl.peer_gone",
             "triton.lds", "aiter.baton_wait", "aiter.jit_failed", "jit.during_inference",
         ),
         _GPU,
@@ -50,6 +53,11 @@ NOT_ON_CPU: Mapping[str, str] = {
     "dspark.wrong_runner": "vLLM 0.27.1 has no such line; the drill of missing_hook is its place",
     "dspark.pp": "a worker of a second pipeline stage writes it: two more imports of vLLM",
     "docker.render_group": "the Docker engine writes it, before a server starts",
+    **dict.fromkeys(
+        ("fs.no_space", "fs.full", "shm.insufficient", "shm.full", "shm.bus_error"),
+        "needs a file system of its own that is full",
+    ),
+    "mem.killed": "the kernel writes it, when the host's memory is out",
     "fs.cache_perm": "root, as which tests may run, is refused nothing",
     "chat.no_template": "the rehearsal's tokenizer has a template",
     "mem.kv_none": "the CPU's worker refuses a KV cache of no size with another line",
