@@ -65,9 +65,14 @@ class Sorted:
         # After ready an exception is some request's, unless the engine went with it.
         matters = not ready or bool(self.wrappers)
         unknown = [one for one in exceptions if matters or one.weight is not None]
-        # What is only said may have been overcome, unless something failed.
-        if not self.wrappers and begun:
-            unknown = [one for one in unknown if not one.said]
+        # What is only said may have been overcome, unless something failed or this is an excerpt,
+        # of which what the API process says may be a client's.
+        if not self.wrappers:
+            unknown = [
+                one
+                for one in unknown
+                if not one.said or not (begun or one.process.startswith("APIServer"))
+            ]
         engine = [one for one in unknown if not one.process.startswith("APIServer")]
         self._unknown = engine if ready and engine else unknown
         self.causes = _of([seen for seen in current if not seen.quiet], CAUSES)

@@ -302,6 +302,12 @@ def test_an_exception_without_its_traceback_is_the_cause(
         assert text in _cause([line]).evidence[0].text
 
 
+def test_an_excerpt_of_a_server_that_serves_is_no_failure() -> None:
+    """A rotated log has no start; what its API process says of a request stopped nothing."""
+    line = "(APIServer pid=1) ERROR 11-30 05:00:01 [a.py:1] ValueError: no such tool"
+    assert _explained([line]).verdict is Verdict.LOADING
+
+
 def test_an_exception_with_its_traceback_goes_before_one_without() -> None:
     """What was raised says more than what was said."""
     said = f"{RANK}ERROR 11-30 05:00:01 [a.py:1] SaidError: first"
