@@ -189,9 +189,17 @@ _SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "serve with tool-call-parser and enable-auto-tool-choice (python3 -m deploy plan)"),
     ("tools.in_content", Kind.CONFIGURATION, "a tool call stands in the content of an answer",
      "serve with the tool-call parser of the recipe (python3 -m deploy plan)"),
+    ("tools.in_arguments", Kind.SERVER, "marks of a tool call stand in the call's own arguments",
+     "the parser cuts calls in the wrong place, and a program would act on them: if streamed calls "
+     "alone do it, do not stream them (vLLM issue 53227)"),
     ("tools.malformed", Kind.MODEL, "a tool call is not one of the tool's, or not JSON",
      "look at the answer: a parser that does not fit the model, or a model that writes garbage"),
     ("tools.none", Kind.UNKNOWN, "the model called no tool when asked to", "ask again"),
+    ("tools.not_required", Kind.SERVER, "tool_choice required, and no tool is called",
+     "guided decoding is off: look in the server's log for structured outputs, and serve with the "
+     "tool-call parser of the recipe (python3 -m deploy plan)"),
+    ("schema.ignored", Kind.SERVER, "an answer is not of the JSON schema that it was asked by",
+     "guided decoding is off or broken: look in the server's log for structured outputs"),
     ("accuracy.low", Kind.MODEL, "fewer answers are right than a sound server gives",
      "look at the known faults below, and ask whether the server carries the patches for them "
      "(python3 -m patches apply SITE_PACKAGES --check)"),

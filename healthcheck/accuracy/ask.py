@@ -18,8 +18,9 @@ from healthcheck.accuracy.tasks import Task
 from healthcheck.answers import Answer, Failure
 from healthcheck.judge import MISSES, Outcome
 from healthcheck.smoke.results import Check
-from healthcheck.smoke.surface import CHAT, first_call, leaks, message_of, text_of
+from healthcheck.smoke.surface import CHAT, message_of, text_of
 from healthcheck.smoke.target import Session, fault, refusal
+from healthcheck.smoke.tools import first_call, leak
 
 SIDE_BY_SIDE = 16
 FAILURES = 3  # requests without an answer, after which a kind is not asked on
@@ -92,12 +93,15 @@ def kind_rows(kind: Kind, report: Report, session: Session) -> Iterator[Check]:
 
 
 def call_rows(report: Report, session: Session) -> Iterator[Check]:
-    """Tool calls: whole, the right tool, the right arguments, and no mark of one in the content."""
+    """Tool calls: whole, the right tool, the right arguments, and no mark of one left."""
     profile = session.target.profile
     if not profile.serve.get("tool-call-parser"):
         report.leave_out("tools", "the profile serves without a tool-call parser")
         return
-    leaked: list[str] = []
+    if not profile.health.needle:
+        report.leave_out("tools", RANDOM)
+        return
+    leaked: list[tuple[str, str]] = []
 
     def ask(number: int, call: Call) -> tuple[bool | None, Answer | Failure]:
         tools = {"tools": list(TOOLS), "tool_choice": "auto"}
@@ -105,15 +109,16 @@ def call_rows(report: Report, session: Session) -> Iterator[Check]:
         message = message_of(answer)
         if message is None:
             return None, answer
-        if leaks(message):
-            leaked.append(text_of(message, "content"))
+        if found := leak(message):
+            leaked.append(found)
             return False, answer
         return call.is_right(first_call(message)), answer
 
     seen = _gather(session, calls.make(report.seed, CALLS), ask)
     if len(leaked) >= MISSES:
-        words = f"{len(leaked)} of {seen.asked} answers, such as {leaked[0][:60]!r}"
-        yield fault("tools", Outcome.BAD, "tools.in_content", words, seen.took_s)
+        code, text = leaked[0]
+        words = f"{len(leaked)} of {seen.asked} answers, such as {text[:60]!r}"
+        yield fault("tools", Outcome.BAD, code, words, seen.took_s)
     yield _row(session, report, "tool calls", CALLS_FLOOR, CALLS, seen)
 
 

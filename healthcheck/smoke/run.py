@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from healthcheck.judge import Outcome
-from healthcheck.smoke import load, long_prompts, speculation, start, surface, text
+from healthcheck.smoke import load, long_prompts, speculation, start, surface, text, tools
 from healthcheck.smoke.results import Check, Report
 from healthcheck.smoke.target import Session, Stopped, Target
 from healthcheck.smoke.terminal import Console, line
@@ -38,7 +38,7 @@ PARTS = (
     Part("speculation", speculation.acceptance),
     Part("greedy", text.greedy, optional=True),
     Part("reasoning", surface.reasoning, optional=True),
-    Part("tools", surface.tools, optional=True),
+    Part("tools", tools.tools, optional=True),
     Part("long", long_prompts.needle, optional=True),
     Part("concurrency", load.concurrency, optional=True),
     Part("speed-up", speculation.speed_up),

@@ -9,7 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,13 +41,14 @@ class Piece:
 @dataclass(frozen=True)
 class Streamed:
     """A stream that ended. `usage` is that of the event without choices, `done` whether [DONE]
-    came."""
+    came, `message` what a client makes of all deltas of a chat: the message of a whole answer."""
 
     pieces: tuple[Piece, ...]
     usage: Mapping[str, Any] | None
     done: bool
     finish_reason: str | None
     elapsed_s: float
+    message: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -154,6 +155,7 @@ def _events(response: HTTPResponse, began: float) -> Streamed | Failure:
         gathered.done,
         gathered.finish_reason,
         time.monotonic() - began,
+        gathered.message,
     )
 
 
@@ -165,6 +167,14 @@ class _Gathered:
         self.usage: Mapping[str, Any] | None = None
         self.done = False
         self.finish_reason: str | None = None
+        self._texts: dict[str, str] = {}
+        self._calls: dict[int, dict[str, str]] = {}
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        """The deltas put together, with calls in the order of their index."""
+        calls = [{"function": self._calls[index]} for index in sorted(self._calls)]
+        return {**self._texts, "tool_calls": calls} if calls else self._texts
 
     def take(self, data: str, at_s: float) -> None:
         """One event. Raises ValueError if it is not a chunk of a completion or chat answer."""
@@ -181,21 +191,38 @@ class _Gathered:
             return
         choice = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
         self.finish_reason = _word(choice.get("finish_reason")) or self.finish_reason
-        text = _text(choice)
+        text = self._text(choice)
         counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
         tokens = counted if isinstance(counted, int) else None
         before = self.pieces[-1].tokens if self.pieces else 0
         if text or (tokens or 0) > (before or 0):
             self.pieces.append(Piece(at_s, text, tokens))
 
+    def _text(self, choice: Mapping[str, Any]) -> str:
+        """What an event brought, thought, content and calls, kept by its fields as well."""
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            return _word(choice.get("text"))
+        # Older servers send a thought under both of its names.
+        thought = _word(delta.get("reasoning")) or _word(delta.get("reasoning_content"))
+        content = _word(delta.get("content"))
+        for name, more in (("reasoning", thought), ("content", content)):
+            self._texts[name] = self._texts.get(name, "") + more
+        parts = delta.get("tool_calls") or []
+        if not isinstance(parts, list):
+            raise ValueError(f"calls that are none: {str(parts)[:80]}")
+        return thought + content + "".join(map(self._call, parts))
 
-def _text(choice: Mapping[str, Any]) -> str:
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return _word(choice.get("text"))
-    # Older servers send a thought under both of its names.
-    thought = _word(delta.get("reasoning")) or _word(delta.get("reasoning_content"))
-    return thought + _word(delta.get("content"))
+    def _call(self, part: Any) -> str:
+        """A part of a call joins what its index has already, as clients do it."""
+        index = part.get("index") if isinstance(part, dict) else None
+        function = part.get("function") if isinstance(part, dict) else None
+        if not isinstance(index, int) or not isinstance(function, dict):
+            raise ValueError(f"a part of a call that is none: {str(part)[:80]}")
+        call = self._calls.setdefault(index, {"name": "", "arguments": ""})
+        for name in call:
+            call[name] += _word(function.get(name))
+        return _word(function.get("arguments"))
 
 
 def _word(value: object) -> str:

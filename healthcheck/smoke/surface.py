@@ -1,4 +1,4 @@
-"""What clients use of the HTTP surface: chat, thinking, streams, stop strings, usage, tools."""
+"""What clients use of the HTTP surface: chat, thinking, streams, stop strings, usage, schema."""
 
 from __future__ import annotations
 
@@ -25,31 +25,34 @@ REFUSED = frozenset({401, 403, 404})
 TOKENS = 16
 STOP_TOKENS = 48
 THOUGHT_TOKENS = 512
-TOOL_TOKENS = 512
 # One of them comes within a few of the English words that the prompt asks for.
 STOPS = ("e", "a", "\n", "1")
-# Marks of thoughts and calls that a parser should have taken out of the content.
+# Marks of a thought, which the parser should have taken out of the content.
 THOUGHT_MARKS = ("<think>", "</think>")
-CALL_MARKS = ("tool_call", "function_call", "DSML", "tool▁call", "<invoke")
+RIVERS = ("Elbe", "Loire", "Tagus")
+# A choice of names: guided decoding ends it, however little the model means by it.
+PLACE = {
+    "type": "object",
+    "properties": {"river": {"type": "string", "enum": list(RIVERS)}},
+    "required": ["river"],
+    "additionalProperties": False,
+}
+_SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE}}
+SCHEMA_TOKENS = 128
 BUFFERED_SHARE = 0.02
 BUFFERED_LEAST_S = 1.0
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "water_level",
-        "description": "The present water level of a river, in centimetres.",
-        "parameters": {
-            "type": "object",
-            "properties": {"river": {"type": "string", "description": "name of the river"}},
-            "required": ["river"],
-        },
-    },
-}
 
 
 def surface(session: Session) -> Iterator[Check]:
     """The short ones side by side, for they spend their time waiting."""
-    asked: list[Callable[[Session], list[Check]]] = [_chat, _chat_stream, _stream, _stop, _key]
+    asked: list[Callable[[Session], list[Check]]] = [
+        _chat,
+        _chat_stream,
+        _stream,
+        _stop,
+        _schema,
+        _key,
+    ]
     with ThreadPoolExecutor(len(asked)) as pool:
         for checks in pool.map(lambda ask: ask(session), asked):
             yield from checks
@@ -67,15 +70,15 @@ def _chat(session: Session) -> list[Check]:
 
 
 def _chat_stream(session: Session) -> list[Check]:
-    payload = _chat_payload(session, "Say a few words about bridges.", TOKENS)
-    answer = stream.ask(session.target.client, CHAT, payload, _limit_s(session))
+    payload = chat_payload(session, "Say a few words about bridges.", TOKENS)
+    answer = stream.ask(session.target.client, CHAT, payload, limit_s(session))
     if not isinstance(answer, Streamed):
         return [refusal("chat stream", answer)]
     return [judge_stream("chat stream", answer, None)]
 
 
 def _stream(session: Session) -> list[Check]:
-    want = Want(Step.PROBE, 0, "stream", 0, TOKENS, _limit_s(session))
+    want = Want(Step.PROBE, 0, "stream", 0, TOKENS, limit_s(session))
     target = session.target
     payload = target.generator.payload(want, target.model)
     answer = stream.ask(target.client, generate.PATH, payload, want.timeout_s)
@@ -111,7 +114,7 @@ def judge_stream(name: str, seen: Streamed, asked: int | None) -> Check:
 def _stop(session: Session) -> list[Check]:
     """A text ends before its stop string, and its usage adds up."""
     target = session.target
-    want = Want(Step.PROBE, 0, "stop", 0, STOP_TOKENS, _limit_s(session))
+    want = Want(Step.PROBE, 0, "stop", 0, STOP_TOKENS, limit_s(session))
     payload = {**target.generator.payload(want, target.model), "stop": list(STOPS)}
     answer = target.client.post(generate.PATH, payload, deadline_s=want.timeout_s)
     body = answer.json() if isinstance(answer, Answer) and answer.status == 200 else None
@@ -150,13 +153,36 @@ def _adds_up(usage: Mapping[str, Any] | None) -> bool:
     return prompt > 0 and completion > 0 and prompt + completion == total
 
 
+def _schema(session: Session) -> list[Check]:
+    """What is asked for by a JSON schema is of it: guided decoding, through the draft."""
+    payload = chat_payload(session, "Name a river, as JSON.", SCHEMA_TOKENS)
+    payload["response_format"] = _SCHEMA
+    answer = session.target.client.post(CHAT, payload, deadline_s=limit_s(session))
+    message = message_of(answer)
+    if message is None:
+        return [refusal("JSON schema", answer)]
+    words, took = f"content {short(text_of(message, 'content'))}", answer.elapsed_s
+    try:
+        told = json.loads(text_of(message, "content"))
+    except (ValueError, RecursionError):
+        told = None
+    if not is_place(told):
+        return [fault("JSON schema", Outcome.BAD, "schema.ignored", words, took)]
+    return [Check("JSON schema", Outcome.GOOD, words, took)]
+
+
+def is_place(told: object) -> bool:
+    """Whether parsed JSON is of the schema PLACE."""
+    return isinstance(told, dict) and list(told) == ["river"] and told["river"] in RIVERS
+
+
 def _key(session: Session) -> list[Check]:
     """Who does not have the key gets no text, by none of the paths that generate."""
     stranger = session.target.client.stranger
     if stranger is None:
         session.report.leave_out("key", "the server was asked without one")
         return []
-    want = Want(Step.PROBE, 0, "key", 0, 1, _limit_s(session))
+    want = Want(Step.PROBE, 0, "key", 0, 1, limit_s(session))
     payload = session.target.generator.payload(want, session.target.model)
     asked = {path: stranger.post(path, payload, deadline_s=want.timeout_s) for path in GENERATING}
     took = sum(answer.elapsed_s for answer in asked.values())
@@ -199,64 +225,14 @@ def reasoning(session: Session) -> Iterator[Check]:
         yield fault("reasoning", Outcome.UNKNOWN, "reasoning.none", words, took)
 
 
-def tools(session: Session) -> Iterator[Check]:
-    """A tool is offered and asked for; its call has to come parsed."""
-    if not session.target.profile.serve.get("tool-call-parser"):
-        session.report.leave_out("tools", "the profile serves without a tool-call parser")
-        return
-    question = "What is the water level of the Elbe now? Use the tool."
-    answer = _ask_chat(session, question, TOOL_TOKENS, tools=[_TOOL], tool_choice="auto")
-    message = message_of(answer)
-    if message is None:
-        if isinstance(answer, Answer) and answer.status == 400 and "tool" in answer.text:
-            words = short(answer.text, 160)
-            yield fault("tools", Outcome.BAD, "tools.refused", words, answer.elapsed_s)
-        else:
-            yield refusal("tools", answer)
-        return
-    yield _called(message, answer.elapsed_s)
-
-
-def _called(message: Mapping[str, Any], took: float) -> Check:
-    content = text_of(message, "content")
-    if not message.get("tool_calls"):
-        code, outcome = (
-            ("tools.in_content", Outcome.BAD) if leaks(message) else ("tools.none", Outcome.UNKNOWN)
-        )
-        return fault("tools", outcome, code, f"content {short(content, 80)}", took)
-    called = first_call(message)
-    if called is None or called[0] != "water_level" or not isinstance(called[1].get("river"), str):
-        words = short(json.dumps(message["tool_calls"], ensure_ascii=False), 120)
-        return fault("tools", Outcome.BAD, "tools.malformed", words, took)
-    evidence = f"called water_level with {json.dumps(called[1], ensure_ascii=False)[:80]}"
-    return Check("tools", Outcome.GOOD, evidence, took)
-
-
-def leaks(message: Mapping[str, Any]) -> bool:
-    """Whether marks of a call stand in the content, where no parser took them out."""
-    return any(mark in text_of(message, "content") for mark in CALL_MARKS)
-
-
-def first_call(message: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
-    """The name and the arguments of a message's first tool call, None if there is no whole one."""
-    try:
-        called = message["tool_calls"][0]["function"]
-        arguments = json.loads(called["arguments"])
-    except (LookupError, TypeError, ValueError, RecursionError):
-        return None
-    name = called.get("name")
-    whole = isinstance(name, str) and isinstance(arguments, dict)
-    return (name, arguments) if whole else None
-
-
 def _ask_chat(
-    session: Session, question: str, tokens: int, *, thinking: bool = False, **more: object
+    session: Session, question: str, tokens: int, *, thinking: bool = False
 ) -> Answer | Failure:
-    payload = {**_chat_payload(session, question, tokens, thinking=thinking), **more}
-    return session.target.client.post(CHAT, payload, deadline_s=_limit_s(session))
+    payload = chat_payload(session, question, tokens, thinking=thinking)
+    return session.target.client.post(CHAT, payload, deadline_s=limit_s(session))
 
 
-def _chat_payload(
+def chat_payload(
     session: Session, question: str, tokens: int, *, thinking: bool = False
 ) -> dict[str, object]:
     """A chat of one turn; whether it thinks is said, for releases differ in what they take."""
@@ -289,7 +265,8 @@ def text_of(message: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _limit_s(session: Session) -> float:
+def limit_s(session: Session) -> float:
+    """Seconds that an answer may take."""
     return session.target.profile.health.generation_timeout_s
 
 

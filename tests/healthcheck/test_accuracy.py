@@ -370,6 +370,14 @@ def test_calls_that_leak_into_the_content_are_bad(
     assert 2 <= CALLS - score["right"] < 10
 
 
+def test_calls_that_leak_into_their_arguments_are_bad(
+    served: Callable[..., SolvingServer], tmp_path: Path
+) -> None:
+    """As in the content, under its own code."""
+    assert run(served(argument_leaks=0.08), tmp_path) == 1
+    assert rows(report_of(tmp_path))["tools"]["code"] == "tools.in_arguments"
+
+
 def test_calls_with_wrong_arguments_are_wrong(
     served: Callable[..., SolvingServer], tmp_path: Path
 ) -> None:

@@ -59,7 +59,7 @@ def test_a_healthy_server_holds_in_every_row(
     assert {row["outcome"] for row in report["checks"]} == {"good"}
     expected = {"listening", "version", "first answer", "real tokens", "variety", "logprobs"}
     expected |= {"sampling", "drafting", "second seed", "chat", "acceptance", "chat stream"}
-    expected |= {"stream", "stop", "usage", "concurrency 4"}
+    expected |= {"stream", "stop", "usage", "JSON schema", "concurrency 4"}
     assert set(rows(report)) == expected
     seen = report["acceptance"]
     assert 128 <= seen["drafts"] < engine.drafts
@@ -446,6 +446,12 @@ def test_a_needle_missed_in_long_prompts_only_names_the_sparse_indexer(tmp_path:
     assert "found_at=1500, missed_at=8000" in named["prompt of 8000"]["evidence"]
 
 
+def called(arguments: str, name: str = "water_level", **beside: str) -> dict[str, Any]:
+    """A message with a call, and what may stand beside it."""
+    return {"tool_calls": [{"function": {"name": name, "arguments": arguments}}], **beside}
+
+
+TOOL_ROWS = ("tools", "tools streamed", "required tool", "required tool streamed")
 CHATS = [
     ("reasoning", {"content": "<think>hm</think> two"}, 1, "reasoning.in_content"),
     ("reasoning", {"content": "two"}, 2, "reasoning.none"),
@@ -454,23 +460,53 @@ CHATS = [
     ("tools", {"tool_calls": [{"function": {"name": "water_level", "arguments": "{"}}]}, 1, "tools.malformed"),
     ("tools", {"tool_calls": [{"function": {"name": "other", "arguments": '{"river": "Elbe"}'}}]}, 1, "tools.malformed"),
     ("tools", {"tool_calls": 7}, 1, "tools.malformed"),
+    ("tools", called('{"river": "Elbe</｜DSML｜parameter'), 1, "tools.in_arguments"),
+    ("tools", called('{"river": "Elbe</｜DSML｜parameter>"}'), 1, "tools.in_arguments"),
+    ("tools", called('{"river": "Elbe</"}'), 1, "tools.in_arguments"),
+    ("tools", called('{"river": "Elbe"}', name="water_level</｜DSML｜invoke>"), 1, "tools.in_arguments"),
+    ("tools", called('{"river": "Elbe"}', content="</｜DSML｜tool_calls>"), 1, "tools.in_content"),
+    ("tools", called('{"river": "Elbe"}', reasoning='<｜DSML｜invoke name="water_level">'), 1, "tools.in_content"),
+    ("tools", {"tool_calls": [*called('{"river": "Elbe"}')["tool_calls"], *called('{"river": "<invoke"}')["tool_calls"]]}, 1, "tools.in_arguments"),
+    ("tools streamed", called('{"river": "Elbe</｜DSML｜parameter"}'), 1, "tools.in_arguments"),
+    ("tools streamed", called('{"river": "Elbe"}', content="<｜DSML｜tool_calls>"), 1, "tools.in_content"),
+    ("tools streamed", {"content": "it is high"}, 2, "tools.none"),
+    ("tools streamed", called('{"river"'), 1, "tools.malformed"),
+    ("required tool", {"content": "it is high"}, 1, "tools.not_required"),
+    ("required tool", called('{"river": "Main"}'), 1, "tools.malformed"),
+    ("required tool streamed", {"content": "it is high"}, 1, "tools.not_required"),
+    ("required tool streamed", called('{"river": "Elbe</｜DSML｜parameter"}'), 1, "tools.in_arguments"),
+    ("JSON schema", {"content": "it is high"}, 1, "schema.ignored"),
+    ("JSON schema", {"content": '{"river": "Main"}'}, 1, "schema.ignored"),
+    ("JSON schema", {"content": '{"river": "Elbe", "high": true}'}, 1, "schema.ignored"),
 ]  # fmt: skip
+
+
+def row_of(payload: Mapping[str, Any]) -> str:
+    """The row whose question a chat is, empty for those without a form."""
+    if "tools" in payload:
+        name = {"auto": "tools", "required": "required tool"}[payload["tool_choice"]]
+        return name + (" streamed" if payload.get("stream") else "")
+    if "response_format" in payload:
+        return "JSON schema"
+    return "reasoning" if payload["max_tokens"] == 512 else ""
 
 
 @pytest.mark.parametrize(("row", "message", "code", "reason"), CHATS)
 def test_a_parser_that_is_off_or_wrong_is_named(
     tmp_path: Path, row: str, message: dict[str, Any], code: int, reason: str
 ) -> None:
-    """Marks left in the content are bad; a model that did not do as told leaves it open."""
+    """Marks left in a call or beside it are bad, and so is what guided decoding cannot write; a
+    model that was free not to do as told leaves it open."""
     path = tmp_path / "report.json"
     with scripted_server() as server:
 
         def chat(payload: Mapping[str, Any]) -> Reply:
-            asked = "tools" if "tools" in payload else "reasoning"
-            if asked != row or payload["max_tokens"] < 512:
+            if row_of(payload) != row:
                 return server.chat(payload)
-            whole = {"role": "assistant", "content": None, **message}
-            return 200, json.dumps({"choices": [{"message": whole}]}).encode()
+            whole = {"role": "assistant", "content": None, "reasoning": "", **message}
+            usual = json.loads(server.chat({**payload, "max_tokens": 1})[1])
+            choice = {**usual["choices"][0], "message": whole}
+            return 200, json.dumps({**usual, "choices": [choice]}).encode()
 
         server.on_chat = chat
         assert run_full(server.url, "--json", str(path)) == code
@@ -486,7 +522,18 @@ def test_tools_that_are_refused_are_bad(tmp_path: Path) -> None:
     with scripted_server() as server:
         server.on_chat = lambda p: error(400, refused) if "tools" in p else server.chat(p)
         assert run_full(server.url, "--json", str(path)) == 1
-    assert rows(report_of(path))["tools"]["code"] == "tools.refused"
+    assert {rows(report_of(path))[name]["code"] for name in TOOL_ROWS} == {"tools.refused"}
+
+
+def test_random_weights_are_asked_for_the_calls_that_guided_decoding_makes(tmp_path: Path) -> None:
+    """On the rehearsal a required tool is judged, and that nothing else is, is told."""
+    path = tmp_path / "report.json"
+    with scripted_server() as server:
+        few = ("--full", "--without", "long", "--without", "concurrency")
+        assert run(server.url, *few, "--json", str(path)) == 0
+    report = report_of(path)
+    assert set(TOOL_ROWS) & set(rows(report)) == {"required tool", "required tool streamed"}
+    assert "tools" in {item["name"] for item in report["left_out"]}
 
 
 def test_a_greedy_answer_that_is_not_argmax_is_bad(tmp_path: Path) -> None:
@@ -596,7 +643,7 @@ def test_chats_that_fail_are_rows_of_their_own(tmp_path: Path) -> None:
         assert run_full(server.url, "--without", "concurrency", "--json", str(path)) == 1
     seen = rows(report_of(path))
     failed = {name for name, row in seen.items() if row["code"] == "server.error"}
-    assert failed == {"chat", "chat stream", "reasoning", "tools"}
+    assert failed == {"chat", "chat stream", "JSON schema", "reasoning", *TOOL_ROWS}
     assert seen["real tokens"]["outcome"] == "good"
 
 

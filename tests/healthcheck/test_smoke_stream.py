@@ -75,6 +75,30 @@ def test_a_stream_is_read_with_the_moment_of_each_piece() -> None:
     assert seen.first_s == seen.pieces[0].at_s >= 0.02
 
 
+def test_a_streamed_call_is_the_call_of_a_whole_answer() -> None:
+    """Parts join by their index, whatever comes between them, and stand beside the content."""
+    parts: list[dict[str, object]] = [
+        {"role": "assistant", "content": ""},
+        {"content": "I "},
+        {"tool_calls": [{"index": 1, "function": {"name": "b", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"name": "a"}}]},
+        {"content": "look"},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"x"'}}]},
+        {"tool_calls": [{"index": 1, "function": {"name": None, "arguments": "{}"}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+    ]
+    events = [event(json.dumps({"choices": [{"delta": part}]})) for part in parts]
+    with raw_server(head(), *events, event("[DONE]")) as url:
+        seen = stream.ask(Client(url), PATH, ASKED, 30.0)
+    assert isinstance(seen, Streamed) and seen.done
+    assert seen.message["content"] == "I look"
+    assert seen.message["tool_calls"] == [
+        {"function": {"name": "a", "arguments": '{"x": 1}'}},
+        {"function": {"name": "b", "arguments": "{}"}},
+    ]
+    assert seen.text == 'I look{"x"{}: 1}'
+
+
 @given(
     st.lists(
         st.text(st.characters(exclude_characters="\r\n", codec="utf-8")).filter(bool), max_size=5
@@ -105,12 +129,14 @@ def test_any_bytes_are_events_or_none(body: bytes) -> None:
         ([head(), event('{"error": {"message": "boom"}}')], FailureKind.MALFORMED),
         ([head(), event("[" * 100_000)], FailureKind.MALFORMED),
         ([head(), event("[1]")], FailureKind.MALFORMED),
+        ([head(), event('{"choices": [{"delta": {"tool_calls": 7}}]}')], FailureKind.MALFORMED),
+        ([head(), event('{"choices": [{"delta": {"tool_calls": [7]}}]}')], FailureKind.MALFORMED),
         ([b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ndata"], FailureKind.TRUNCATED),
         ([b"SSH-2.0\r\n"], FailureKind.MALFORMED),
         ([], FailureKind.RESET),
         ([head(), b":" + b"x" * (5 << 20)], FailureKind.TOO_LARGE),
     ],
-    ids=["cut json", "error", "nested", "no chunk", "truncated", "no http", "closed", "endless"],
+    ids=["cut json", "error", "nested", "no chunk", "no calls", "no call", "truncated", "no http", "closed", "endless"],
 )  # fmt: skip
 def test_a_broken_stream_is_a_failure_of_its_kind(parts: list[bytes], kind: FailureKind) -> None:
     """Whatever the server sends, it is told apart and raises nothing."""

@@ -68,6 +68,22 @@ def test_interpreted_kernels_are_right() -> None:
     assert seen["max_of_nan_is_nan"]
 
 
+PINNED = """
+import json, torch
+from dspark_rehearsal import pinning
+pinning.pin_nothing()
+once = torch.tensor
+pinning.pin_nothing()
+made = torch.tensor([3, 1], dtype=torch.int32, device="cpu", pin_memory=True)
+print(json.dumps({"once": once is torch.tensor, "dtype": str(made.dtype), "made": made.tolist()}))
+"""
+
+
+def test_a_tensor_that_is_to_be_pinned_is_made_without() -> None:
+    """PyTorch refuses it where no accelerator is; guided decoding asks for it at every step."""
+    assert run("-c", PINNED) == {"once": True, "dtype": "torch.int32", "made": [3, 1]}
+
+
 def test_shortcuts_change_no_result() -> None:
     """The shortcuts give the same random bits as the interpreter does without them."""
     seen = run(str(KERNELS), "shortcuts", TRITON_INTERPRET="1")

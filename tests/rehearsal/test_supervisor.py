@@ -55,7 +55,8 @@ def test_the_smoke_test_holds_on_real_vllm(tmp_path: Path) -> None:
     data = json.loads(report.read_text("utf-8"))
     assert data["verdict"] == "good"
     assert data["vllm_version"] == "0.27.1"
-    assert {"ready", "sampling", "drafting", "acceptance"} <= {c["name"] for c in data["checks"]}
+    asked = {"ready", "sampling", "drafting", "JSON schema", "acceptance"}
+    assert asked <= {c["name"] for c in data["checks"]}
     assert 0.4 < data["acceptance"]["rate"] < 0.9
     assert len(data["acceptance"]["per_position"]) == 5
 

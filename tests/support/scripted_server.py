@@ -213,7 +213,10 @@ class ScriptedServer:
         """A thinking answer: all of it in `reasoning`, none in `content`; a call if there are tools."""
         body = completion(payload["messages"][-1]["content"], 0, int(payload["max_tokens"]))
         text = body["choices"][0]["text"]
-        message = {"role": "assistant", "content": None, "reasoning": text}
+        message: dict[str, Any] = {"role": "assistant", "content": None, "reasoning": text}
+        if payload.get("response_format"):
+            schema = payload["response_format"]["json_schema"]["schema"]
+            message["content"] = json.dumps(of_schema(schema))
         if payload.get("tools"):
             message["tool_calls"] = [tool_call(payload["tools"][0]["function"])]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
@@ -292,10 +295,15 @@ def stop_at(body: dict[str, Any], stops: list[str]) -> None:
         body["usage"] |= {"completion_tokens": 1, "total_tokens": 21}
 
 
+def of_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A word for each property of a JSON schema."""
+    return dict.fromkeys(schema["properties"], "Elbe")
+
+
 def tool_call(function: Mapping[str, Any]) -> dict[str, Any]:
     """A call of a function with a word for each of its arguments."""
-    arguments = dict.fromkeys(function["parameters"]["properties"], "Elbe")
-    called = {"name": function["name"], "arguments": json.dumps(arguments)}
+    arguments = json.dumps(of_schema(function["parameters"]))
+    called = {"name": function["name"], "arguments": arguments}
     return {"id": "call_1", "type": "function", "function": called}
 
 
@@ -303,14 +311,30 @@ def chunks(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A completion or chat answer as the chunks of its stream: four words each, counted."""
     choice = body["choices"][0]
     message = choice.get("message")
+    for delta in deltas(message or {}):
+        yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
     name = "text" if message is None else "reasoning"
-    words = re.findall(r"\s*\S+", choice["text"] if message is None else message["reasoning"])
+    told = choice["text"] if message is None else message["reasoning"]
+    words = re.findall(r"\s*\S+", told) or [""]
     for seen in range(4, len(words) + 4, 4):
         part, seen = "".join(words[seen - 4 : seen]), min(seen, len(words))
         ended = choice["finish_reason"] if seen == len(words) else None
         held = {name: part} if message is None else {"delta": {name: part}}
         usage = {"prompt_tokens": 20, "completion_tokens": seen, "total_tokens": 20 + seen}
         yield {"choices": [{"index": 0, **held, "finish_reason": ended}], "usage": usage}
+
+
+def deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The content and the calls of a message in pieces of a few letters, as a stream brings them."""
+    for piece in re.findall("(?s).{1,7}", message.get("content") or ""):
+        yield {"content": piece}
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        yield {
+            "tool_calls": [{"index": index, "id": "call_1", "function": {"name": function["name"]}}]
+        }
+        for piece in re.findall("(?s).{1,7}", function["arguments"]):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
 def tokens_of(prompt: str) -> int:

@@ -26,6 +26,7 @@ class SolvingServer(ScriptedServer):
     solves: Callable[[str], float] = lambda kind: 1.0
     calls_right: float = 1.0
     leaks: float = 0.0  # share of tool calls that stand in the content
+    argument_leaks: float = 0.0  # share of tool calls with marks of one in their arguments
     says: str = "Step by step.\nAnswer: {}"
     seed: int = 1
 
@@ -55,6 +56,8 @@ class SolvingServer(ScriptedServer):
             call = self._calls[prompt]
             right = luck < self.leaks + self.calls_right
             arguments = {**call.arguments, **({} if right else {"station": 1})}
+            if luck < self.argument_leaks:
+                arguments["river"] = f"{arguments['river']}</｜DSML｜parameter"
             called = {"name": call.name, "arguments": json.dumps(arguments)}
             return _message({"content": None, "tool_calls": [{"function": called}]})
         return super().chat(payload)

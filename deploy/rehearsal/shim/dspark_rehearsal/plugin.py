@@ -10,9 +10,10 @@ def register() -> None:
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
-    from . import faults, interpreter, masking, speed
+    from . import faults, interpreter, masking, pinning, speed
 
     interpreter.mend()
     speed.apply()
     masking.mask_by_sorting()
+    pinning.pin_nothing()
     faults.arm(os.environ)
