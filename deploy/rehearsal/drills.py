@@ -164,7 +164,8 @@ def run(cache: Path, folder: Path, environ: Mapping[str, str], names: Iterable[s
     except OSError as e:
         raise RehearsalError(f"--out {folder}: {e.strerror}: give a folder for logs") from e
     around = prepare(cache).over(environ)
-    made = plan.make(recipe.load().profile(PROFILE), (), around)
+    # Any free port: a server on the recipe's must not be what a drill fails of.
+    made = plan.make(recipe.load().profile(PROFILE), ("--port", "0"), around)
     home = Path(around["REHEARSAL_HOME"])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

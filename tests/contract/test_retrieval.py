@@ -32,18 +32,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
     return ask_both(folder, pristine=pristine, patched=patched, driver=DRIVER)
 
 
-@pytest.fixture
-def pristine(both: tuple[Answers, Answers]) -> Answers:
-    """What vLLM 0.27.1 retrieves as it was released."""
-    return both[0]
-
-
-@pytest.fixture
-def patched(both: tuple[Answers, Answers]) -> Answers:
-    """What it retrieves with the series applied."""
-    return both[1]
-
-
 def questions(folder: Path) -> Answers:
     """What is asked, by name; models are written below `folder`."""
     model = str(tiny.write_plain(folder / "model"))

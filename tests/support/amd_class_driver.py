@@ -10,10 +10,7 @@ registry, the draft class of the AMD platform, drafting, rejection sampling. Wha
 """
 
 import contextlib
-import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +18,7 @@ import torch
 
 from patches.loadcheck import draft as amd
 from tests.support import amd_class_parts
+from tests.support.asked import answer
 
 # Position of the token that a draft continues. Any does: the model's weights ignore it.
 _POSITION = 20
@@ -260,23 +258,14 @@ def _compiled_argmax() -> Iterator[None]:
         ReduceOps.apply_impl = original
 
 
-_QUESTIONS = {function.__name__: function for function in (load, sample, verify_nan, configure)}
-_QUESTIONS |= amd_class_parts.QUESTIONS
-
-
 def main() -> None:
-    """Answer every question of the file in turn."""
+    """Answer every question of the file."""
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()  # the rehearsal's mends of the interpreter
     amd.stand_on_cpu()
     amd.dispatch_to_amd()
-    questions = json.loads(Path(sys.argv[1]).read_text())
-    answers = []
-    for question in questions:
-        ask = _QUESTIONS[question.pop("ask")]
-        answers.append(ask(**question))
-    Path(sys.argv[2]).write_text(json.dumps(answers))
+    answer((load, sample, verify_nan, configure, *amd_class_parts.QUESTIONS))
 
 
 if __name__ == "__main__":

@@ -225,4 +225,4 @@ def draft_rows(
     ]
 
 
-QUESTIONS = {function.__name__: function for function in (clamp, render, draft_rows)}
+QUESTIONS = (clamp, render, draft_rows)

@@ -10,11 +10,8 @@ score. Triton interprets them. What is not: the card (`patches.loadcheck.card`),
 
 import contextlib
 import itertools
-import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +21,7 @@ from patches.loadcheck import card as cards
 from patches.loadcheck import draft as amd
 from tests.support import indexer_reference as reference
 from tests.support import interpreted_floats
+from tests.support.asked import answer
 from tests.support.indexer_stand_ins import StandIns
 
 _PREFIX = "model.layers.0.attn.indexer.k_cache"
@@ -393,22 +391,14 @@ def _shuffled_pages(
     return [torch.nn.functional.pad(row, (0, width - len(row))) for row in rows]
 
 
-_QUESTIONS = {function.__name__: function for function in (retrieve, retrieve_tiled)}
-
-
 def main() -> None:
-    """Answer every question of the file in turn."""
+    """Answer every question of the file."""
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()  # the rehearsal's mends of the interpreter
     interpreted_floats.mend()
     amd.stand_on_cpu()
-    questions = json.loads(Path(sys.argv[1]).read_text())
-    answers = []
-    for question in questions:
-        ask = _QUESTIONS[question.pop("ask")]
-        answers.append(ask(**question))
-    Path(sys.argv[2]).write_text(json.dumps(answers))
+    answer((retrieve, retrieve_tiled))
 
 
 if __name__ == "__main__":
