@@ -320,12 +320,12 @@ def _observe_generation(memory: Memory, generation: Generation, health: Health) 
     argmax_chance, generation = _observe_sampling(record.argmax_chance, generation)
     outcome = generation.outcome
     record = replace(record, asked_at=memory.at, argmax_chance=argmax_chance)
-    if generation.ours:
-        pass
-    elif generation.answered:
-        record = replace(record, unanswered=0, unanswered_since=None)
-    else:
-        record = _unanswered(memory, key, record, generation)
+    if not generation.ours:
+        record = (
+            replace(record, unanswered=0, unanswered_since=None)
+            if generation.answered
+            else _unanswered(memory, key, record, generation)
+        )
     if generation.wrote:
         scored = generation.step in SCORED
         record = replace(

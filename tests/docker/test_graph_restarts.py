@@ -5,7 +5,6 @@ import importlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 import requests
 
 from deploy import recipe
+from deploy.rehearsal.supervisor import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = ROOT / "tests" / "support" / "garbage_server.py"
@@ -36,13 +36,6 @@ graph_restarts.POLL_S, graph_restarts.SETTLE_S = 0.05, 0.2
 launch.ENTRYPOINT = Path({str(SERVER)!r})
 sys.exit(launch.main(sys.argv[1:]))
 """
-
-
-def free_port() -> int:
-    """One that nothing listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def until(true: Callable[[], bool]) -> None:
