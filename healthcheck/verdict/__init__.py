@@ -37,6 +37,7 @@ from healthcheck.verdict.memory import (
     Verdict,
     Want,
     begin,
+    surfaces,
     verdict,
 )
 from healthcheck.verdict.want import CANARY_JITTER, RECHECK_S, needs_listing, next_look_s, wants
@@ -70,6 +71,7 @@ __all__ = [
     "gate_limit_s",
     "needs_listing",
     "next_look_s",
+    "surfaces",
     "verdict",
     "wants",
 ]

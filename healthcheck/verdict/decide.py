@@ -52,9 +52,12 @@ def _enter(memory: Memory, state: State, notes: Sequence[Note]) -> Memory:
 
 
 def _start_gate(memory: Memory, note: Note, health: Health) -> Memory:
-    """SMOKE with a gate of its own; the counters that are known stay known."""
+    """SMOKE with a gate of its own; what is known of the process, its counters too, stays known."""
     fresh = replace(
-        forget_engine(memory), engines=memory.engines, process_start=memory.process_start
+        forget_engine(memory),
+        engines=memory.engines,
+        process_start=memory.process_start,
+        passed=memory.passed,
     )
     return _enter_smoke(fresh, note, health)
 
@@ -259,7 +262,7 @@ def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 
 def _settle(memory: Memory, policy: Policy) -> Memory:
     """READY, or DEGRADED with its reasons."""
-    memory = replace(memory, renewals=0)
+    memory = replace(memory, renewals=0, passed=not memory.transport.bad)
     notes = _text_notes(memory, raised=False)
     if memory.unclear.raised and memory.unclear_note is not None:
         notes.append(memory.unclear_note)

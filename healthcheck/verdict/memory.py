@@ -62,8 +62,7 @@ SURFACES: Mapping[State, Surfaces] = {
     State.READY: Surfaces(startup=True, ready=True, engine_live=True),
     State.DEGRADED: Surfaces(startup=True, ready=True, engine_live=True),
     State.NOT_READY: Surfaces(startup=True, ready=False, engine_live=True),
-    # Not started: the server that liveness restarts begins behind its startup probe again. With 200
-    # here it counts as started at once and is killed while it loads (tests/deploy/test_k8s.py).
+    # Not started, but for a server that has passed a gate and is still there: see `surfaces`.
     State.STALLED: Surfaces(startup=False, ready=False, engine_live=False),
     State.DEAD: Surfaces(startup=False, ready=False, engine_live=False),
     State.DRAINING: Surfaces(startup=True, ready=False, engine_live=True),
@@ -349,6 +348,7 @@ class Memory:
     model: str | None = None
     max_model_len: int | None = None
     process_start: float | None = None
+    passed: bool = False  # a gate, by this very server: its port was never closed since
     engines: Mapping[str, EngineMemory] = field(default_factory=dict)
     sampled_at: float | None = None
 
@@ -461,12 +461,25 @@ def begin(at: float, jitter_seed: int = 0) -> Memory:
     return Memory(started_at=at, since=at, at=at, jitter_seed=jitter_seed, timeline=(first,))
 
 
+def surfaces(memory: Memory) -> Surfaces:
+    """What a memory is worth to each probe.
+
+    STALLED and DEAD fail /startupz, for the server that liveness restarts begins behind its startup
+    probe again: with 200 it would count as started at once and be killed while it loads. One that
+    passed its gate and is still there passes: kubelet asks about it anew when kubelet itself was
+    restarted, and acts on liveness only after that (tests/deploy/test_k8s.py).
+    """
+    passes = SURFACES[memory.state]
+    down = memory.state in (State.STALLED, State.DEAD)
+    return replace(passes, startup=memory.passed) if down else passes
+
+
 def verdict(memory: Memory, now: float) -> Verdict:
     """The verdict that a memory amounts to."""
     return Verdict(
         memory.state,
         now - memory.since,
         memory.notes,
-        SURFACES[memory.state],
+        surfaces(memory),
         memory.evidence_age_s(now),
     )

@@ -44,6 +44,10 @@ def observe(memory: Memory, reading: Reading, policy: Policy) -> tuple[Memory, b
     if isinstance(reading.metrics, Exposition) and reading.metrics.engines:
         if _is_another(seen, reading.metrics):
             seen, new_engine = forget_engine(seen), True
+        elif memory.sampled_at is None and memory.gone_since is None:
+            # It was up before us and has written: the gate was another service's, before us.
+            wrote = any(e.generation_tokens for e in reading.metrics.engines)
+            seen = replace(seen, passed=wrote)
         seen = _observe_engines(seen, memory, reading, reading.metrics, policy.health)
     elif reading.metrics is not None:
         seen = replace(
@@ -96,6 +100,8 @@ def _observe_transport(memory: Memory, reading: Reading, health: Health) -> Memo
         gone_since=gone_since,
         said_dead=said_dead,
         identity_doubt=memory.identity_doubt or (gone and transport.raised),
+        # One look is enough: who calls a restarted server started has it killed while it loads.
+        passed=memory.passed and not gone,
     )
 
 
@@ -130,6 +136,7 @@ def forget_engine(memory: Memory) -> Memory:
         epoch=memory.epoch + 1,
         engines={},
         process_start=None,
+        passed=False,
         identity_doubt=False,
         blind=Alarm(),
         over_stall=0,

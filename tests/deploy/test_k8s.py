@@ -27,7 +27,15 @@ from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import Finding, Outcome
 from healthcheck.listing import Listing
-from healthcheck.verdict import Generation, Outstanding, Policy, Reading, State, Want
+from healthcheck.verdict import (
+    Generation,
+    Outstanding,
+    Policy,
+    Reading,
+    State,
+    Surfaces,
+    Want,
+)
 from tests.support import kubelet, tools
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -465,9 +473,8 @@ def answering(statuses: dict[str, int]) -> Iterator[int]:
             thread.join()
 
 
-def surfaces(state: State) -> dict[str, int]:
-    """What the health service answers in a state."""
-    passes = verdict.SURFACES[state]
+def answers(passes: Surfaces) -> dict[str, int]:
+    """What the health service answers on its paths."""
     return {
         "/startupz": 200 if passes.startup else 503,
         "/readyz": 200 if passes.ready else 503,
@@ -489,7 +496,7 @@ class Script:
     def _pace(self, seconds: float) -> None:
         self._now += seconds
         state = [s for at, s in self._states if at <= self._now][-1]
-        self.statuses.update(surfaces(state))
+        self.statuses.update(answers(verdict.SURFACES[state]))
 
     def run(self, seconds: float) -> kubelet.Kubelet:
         """Play it to a new kubelet."""
@@ -593,10 +600,12 @@ def test_the_rendered_arguments_start_the_real_service(tmp_path: Path) -> None:
 class World:
     """A server with a life of its own, watched by the real state machine, probed by a kubelet.
 
-    `load_s` is the time from a process's start to an answering port.
+    `load_s` is the time from a process's start to an answering port. Without `tells_start` its
+    /metrics say nothing of when it began, as those of several API servers do.
     """
 
-    def __init__(self, load_s: float) -> None:
+    def __init__(self, load_s: float, tells_start: bool = True) -> None:
+        self.tells_start = tells_start
         self.policy = Policy(RECIPE.profile("mi355x").health, "made", speculates=False)
         self.load_s = load_s
         self.now = 0.0
@@ -630,12 +639,24 @@ class World:
         self._tokens = 0
         self.hung = False
 
+    def restart_health(self) -> None:
+        """The health service ends and begins again, and knows nothing; the pod goes on."""
+        self.kubelet.crash("health")
+        self.memory = verdict.begin(self.now)
+        self._running = None
+
+    def stall(self) -> None:
+        """The engine hangs until the health service says so."""
+        self.hung = True
+        while self.state is not State.STALLED:
+            self.run(5)
+
     def step(self) -> None:
         """The hung engine makes one step, and no more."""
         self._tokens += 1
 
     def _ask(self, probe: kubelet.Probe) -> bool:
-        return surfaces(self.state)[probe.path] == 200
+        return answers(verdict.surfaces(self.memory))[probe.path] == 200
 
     def _pace(self, seconds: float) -> None:
         end = self.now + seconds
@@ -678,7 +699,10 @@ class World:
             return Reading(self.now, gone, generation=generation, outstanding=outstanding)
         self._tokens += not self.hung
         sample = EngineSample("0", generation_tokens=float(self._tokens), running=float(self.hung))
-        metrics = Exposition(self.process_start, (replace(sample, speculation=Speculation()),))
+        metrics = Exposition(
+            self.process_start if self.tells_start else None,
+            (replace(sample, speculation=Speculation()),),
+        )
         listing = Listing(("made",))
         return Reading(self.now, Answer(200), listing, metrics, generation, outstanding)
 
@@ -714,12 +738,56 @@ def test_an_engine_that_twitches_is_restarted_all_the_same() -> None:
     """One step of a stalled engine does not save it from the restart if it hangs on."""
     world = World(60.0)
     world.run(300)
-    world.hung = True
-    while world.state is not State.STALLED:
-        world.run(5)
+    world.stall()
     world.step()
     world.run(2 * RECIPE.profile("mi355x").health.stall_budget_s)
     assert world.kubelet.when("server", "killed")
+
+
+@pytest.mark.parametrize("tells_start", [True, False])
+@pytest.mark.parametrize("health_restarts", [False, True])
+def test_a_server_that_stalled_before_kubelet_was_restarted_is_restarted_once(
+    tells_start: bool, health_restarts: bool
+) -> None:
+    """kubelet asks /startupz anew: the server that once passed its gate counts as started, so
+    liveness restarts it, and its successor has its whole start again."""
+    world = World(3600.0, tells_start)
+    world.run(3900)
+    world.hung = True
+    if health_restarts:
+        world.restart_health()
+    world.stall()
+    world.kubelet.begin_anew()
+    world.run(300)
+    assert len(world.kubelet.when("server", "killed")) == 1
+    world.run(3900)
+    assert world.state is State.READY and world.kubelet.pod_ready
+    assert world.kubelet.restarts("server") == 1
+
+
+def test_a_server_that_hangs_in_its_first_gate_keeps_its_start_budget() -> None:
+    """It may be building kernels: nobody calls it started, whatever kubelet does."""
+    world = World(60.0)
+    world.hung = True
+    world.stall()
+    world.kubelet.begin_anew()
+    world.run(3600)
+    assert world.kubelet.restarts("server") == 0
+
+
+@pytest.mark.parametrize("tells_start", [True, False])
+def test_a_restarted_server_that_hangs_in_its_gate_keeps_its_start_budget(
+    tells_start: bool,
+) -> None:
+    """That its predecessor passed a gate is nothing to it."""
+    world = World(60.0, tells_start)
+    world.run(300)
+    world.crash()
+    world.hung = True
+    world.stall()
+    world.kubelet.begin_anew()
+    world.run(3600)
+    assert world.kubelet.restarts("server") == 1
 
 
 def test_a_first_start_of_two_hours_is_no_failure() -> None:

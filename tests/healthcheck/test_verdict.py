@@ -29,6 +29,7 @@ from healthcheck.verdict import (
     begin,
     gate_limit_s,
     next_look_s,
+    surfaces,
     verdict,
 )
 from healthcheck.verdict.observe import forget_engine
@@ -66,7 +67,12 @@ from tests.support.verdict_machine import (
     ],
 )
 def test_every_state_has_its_surfaces(state: State, startup: int, ready_: int, live: int) -> None:
-    """The contract's table of states and probes holds."""
+    """The contract's table of states and probes holds; of a server that is still there since it
+    passed its gate /startupz passes in every state that a stop can come to."""
+    down = state in (State.STALLED, State.DEAD)
+    there = replace(begin(0.0), state=state, passed=True)
+    assert surfaces(there).startup is (SURFACES[state].startup or down)
+    assert surfaces(replace(there, passed=False)) == SURFACES[state]
     assert SURFACES[state] == Surfaces(startup == 200, ready_ == 200, live == 200)
 
 
@@ -444,6 +450,7 @@ def test_of_another_engine_nothing_is_known() -> None:
     known = replace(
         machine.memory,
         process_start=7.0,
+        passed=True,
         identity_doubt=True,
         blind=raised,
         over_stall=2,

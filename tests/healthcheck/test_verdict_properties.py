@@ -222,6 +222,20 @@ def test_the_engine_probe_fails_in_dead_and_stalled_only(
 
 
 @given(scripts(), STARTS)
+def test_no_server_counts_as_started_after_its_port_was_closed(
+    script: object, healthy_start: int
+) -> None:
+    """Down and past its start is only a server that answered, or kept silent, at every look since
+    it was up: the next one begins behind its startup probe."""
+    closed = True
+    for _, reading, after in play(script, healthy_start):
+        gone = isinstance(reading.health, Failure) and reading.health.gone
+        closed = gone or (closed and reading.transport is not Outcome.GOOD)
+        down = after.state in (State.STALLED, State.DEAD)
+        assert not (down and closed and verdict(after, after.at).surfaces.startup)
+
+
+@given(scripts(), STARTS)
 def test_every_memory_is_sound(script: object, healthy_start: int) -> None:
     """Ages are never negative, a next look is always due, and unready states give a reason."""
     for _, _, after in play(script, healthy_start):

@@ -10,6 +10,7 @@ From Kubernetes' documentation of probes and of sidecar containers:
 - `failureThreshold` failures in a row of startup or liveness restart that container alone, after
   its preStop hook and grace period; of readiness they only take it out of rotation;
 - a restarted container starts anew: startup probe, delays and counts;
+- kubelet keeps its counts in memory: after a restart of its own it asks startup probes anew;
 - a pod is Ready when all its containers are, restartable init containers among them.
 Left out: kubelet's random first offset (at most one period), and back-off between restarts.
 """
@@ -174,6 +175,16 @@ class Kubelet:
         container = next(c for c in self._containers if c.name == name)
         self._set_ready(container, False, "it ended")
         self._begin(container, again=True)
+
+    def begin_anew(self) -> None:
+        """kubelet itself ends and begins: what it had counted is void, and every container that has
+        a startup probe is asked whether it has started; none is restarted for it."""
+        for container in self._containers:
+            ready = container.ready
+            self._begin(container)
+            container.ready = ready
+            for worker in container.workers:
+                worker.due = self.now  # the delay is one since the container's start
 
     def run(self, seconds: float) -> None:
         """Go on for so long."""
