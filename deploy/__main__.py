@@ -9,7 +9,17 @@ import os
 import sys
 from pathlib import Path
 
-from deploy import accuracy, environment, plan, programs, recipe, smoke, switches, vocabulary
+from deploy import (
+    accuracy,
+    environment,
+    plan,
+    programs,
+    recipe,
+    release,
+    smoke,
+    switches,
+    vocabulary,
+)
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
@@ -45,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     p.set_defaults(run=run_profiles)
 
     p = commands.add_parser("environment", help="make a locked environment; print its python")
-    p.add_argument("name", choices=sorted(environment.LOCKS))
+    p.add_argument("name", choices=environment.NAMES)
     p.set_defaults(run=run_environment)
 
     p = commands.add_parser("smoke", help="start what is here to test, and test it")
@@ -57,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     p.set_defaults(run=run_accuracy)
 
     p = commands.add_parser("vocabulary", help="what the pinned vLLM knows, asked from vLLM itself")
-    p.add_argument("--write", action="store_true", help="write deploy/vocabulary.json")
+    p.add_argument("--write", action="store_true", help="write the release's vocabulary.json")
     p.set_defaults(run=run_vocabulary)
 
     for name, (_, text) in ELSEWHERE.items():
@@ -116,9 +126,10 @@ def run_accuracy(args: argparse.Namespace) -> int:
 
 def run_vocabulary(args: argparse.Namespace) -> int:
     """Print vLLM's vocabulary, or write it where the recipe reads it."""
-    text = json.dumps(vocabulary.from_vllm(), indent=1) + "\n"
+    found = vocabulary.from_vllm()
+    text = json.dumps(found, indent=1) + "\n"
     if args.write:
-        vocabulary.FILE.write_text(text, encoding="utf-8")
+        (release.FOLDER / found["vllm"] / vocabulary.NAME).write_text(text, encoding="utf-8")
     else:
         print(text, end="")
     return 0

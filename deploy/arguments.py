@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.vocabulary import Flag, Vocabulary, load, nearest, number_of
+from deploy.vocabulary import Flag, Vocabulary, nearest, number_of
 
 # vLLM's loader drops false booleans of a file, and reads the file only where the two words stand
 # apart; this code is to run where no YAML reader is.
@@ -88,13 +88,13 @@ def read(words: Sequence[str], vocabulary: Vocabulary) -> Given:
     return Given(found, frozenset(by_key), unread)
 
 
-def words_of(name: str, value: Any) -> list[str]:
+def words_of(name: str, value: Any, vocabulary: Vocabulary) -> list[str]:
     """A flag as words that vLLM reads as this value; false is --no-name."""
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
-    flag = load().flags.get(name)
+    flag = vocabulary.flags.get(name)
     if isinstance(value, list) and flag is not None and flag.kind == "append":
-        return [word for each in value for word in words_of(name, each)]
+        return [word for each in value for word in words_of(name, each, vocabulary)]
     if isinstance(value, list) and (flag is None or flag.kind != "json"):
         texts = [text_of(each) for each in value]
     else:

@@ -20,8 +20,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy import recipe
+
 ROOT = Path(__file__).resolve().parent.parent
-TORCH = "torch==2.13.0"
+
+#: "health" is what `python3 -m healthcheck` needs and no more; "rehearsal" is vLLM on the CPU, with
+#: the tools of the tests.
+NAMES = ("health", "rehearsal")
 
 
 class SetupError(RuntimeError):
@@ -30,23 +35,21 @@ class SetupError(RuntimeError):
 
 @dataclass(frozen=True)
 class Lock:
-    """What an environment holds: lock files, torch or not, and the disk it needs in 10^9 bytes."""
+    """What an environment holds: torch as pip names it or empty, lock files, and the disk it needs
+    in 10^9 bytes."""
 
+    torch: str
     files: tuple[Path, ...]
-    torch: bool
     disk_gb: float
 
 
-LOCKS = {
-    # what `python3 -m healthcheck` needs, and no more
-    "health": Lock((ROOT / "healthcheck/requirements.lock",), torch=False, disk_gb=0.2),
-    # vLLM on the CPU, with the tools of the tests
-    "rehearsal": Lock(
-        (ROOT / "deploy/rehearsal/requirements.lock", ROOT / "tests/requirements.lock"),
-        torch=True,
-        disk_gb=6.0,
-    ),
-}
+def lock(name: str) -> Lock:
+    """What the environment `name`, of NAMES, holds for the recipe's release of vLLM."""
+    if name == "health":
+        return Lock("", (ROOT / "healthcheck/requirements.lock",), disk_gb=0.2)
+    vllm = recipe.load().vllm
+    files = (vllm.lock, ROOT / "tests/requirements.lock")
+    return Lock(f"torch=={vllm.rehearsal.torch}", files, disk_gb=6.0)
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -65,8 +68,9 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 def key(name: str) -> str:
     """Names an environment by its lock files and the interpreter that made it."""
-    digest = hashlib.sha256(f"{sys.version}{TORCH}".encode())
-    for file in LOCKS[name].files:
+    held = lock(name)
+    digest = hashlib.sha256(f"{sys.version}{held.torch}".encode())
+    for file in held.files:
         digest.update(file.read_bytes())
     return f"{name}-{digest.hexdigest()[:12]}"
 
@@ -86,7 +90,7 @@ def ensure(name: str) -> Path:
         with _locked(folder.parent / f"{folder.name}.lock"):
             if done.exists():
                 return python
-            _require_disk(folder.parent, LOCKS[name].disk_gb)
+            _require_disk(folder.parent, lock(name).disk_gb)
             _make(name, folder, python)
             done.touch()
     except OSError as e:
@@ -100,15 +104,15 @@ def _make(name: str, folder: Path, python: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # a try that was interrupted
     _say(f"making the {name} environment in {folder}")
     try:
-        _require_system(LOCKS[name])
+        held = lock(name)
+        _require_system(held)
         _run([sys.executable, "-m", "venv", str(folder)], "venv")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         pip += ["--no-compile", "--no-deps"]  # the locks are complete; compiled below, in parallel
-        lock = LOCKS[name]
-        if lock.torch:
-            _say(f"installing {TORCH} (CPU; about 200 MB to download from a CPU index)")
-            _run([*pip, TORCH], TORCH)
-        for file in lock.files:
+        if held.torch:
+            _say(f"installing {held.torch} (CPU; about 200 MB to download from a CPU index)")
+            _run([*pip, held.torch], held.torch)
+        for file in held.files:
             _say(f"installing {file.relative_to(ROOT)}")
             _run([*pip, "--require-hashes", "-r", str(file)], file.name)
         compileall = [str(python), "-m", "compileall", "-q", "-j", "0", str(folder / "lib")]
@@ -131,7 +135,7 @@ def _run(command: list[str], what: str) -> None:
         )
 
 
-def _require_system(lock: Lock) -> None:
+def _require_system(held: Lock) -> None:
     """What pip cannot bring: Debian's venv module, and the NUMA library of vLLM's CPU kernels.
 
     As root on a Debian they are installed; otherwise the command is told.
@@ -140,7 +144,7 @@ def _require_system(lock: Lock) -> None:
     probe = [sys.executable, "-c", "import ensurepip, venv"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
         missing.append(f"python3.{sys.version_info.minor}-venv")
-    if lock.torch and not _loads("libnuma.so.1"):
+    if held.torch and not _loads("libnuma.so.1"):
         missing.append("libnuma1")
     if not missing:
         return

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deploy import arguments, budgets, door, memory, vocabulary
+from deploy import arguments, budgets, door, memory
 from deploy.arguments import ArgumentsError, Given, text_of, words_of
 from deploy.memory import Memory
 from deploy.recipe import Model, Profile
 from deploy.rules import Intent, check
-from deploy.vocabulary import nearest
+from deploy.vocabulary import Vocabulary, nearest
 
 # Runs vLLM's command line in a named interpreter, so that the tree that was checked is the one run.
 VLLM_MODULE = "vllm.entrypoints.cli.main"
@@ -106,7 +106,8 @@ def make(
     where the profile has no mode of them and for a step time-out that is none.
     """
     environ = environ or {}
-    given = read_flags(extra)
+    words = profile.vllm.vocabulary
+    given = read_flags(extra, words)
     intended = intent(profile, given, environ, speculation, graphs)
     warnings = [
         f"--{name}: vLLM takes its single keys alone, and drops an object or another spelling"
@@ -131,13 +132,13 @@ def make(
         identity["revision"] = intended.model.revision
     identity["port"] = profile.ports.serve
     for name, value in {**identity, **intended.serve}.items():
-        argv += words_of(name, value)
+        argv += words_of(name, value, words)
     speculative = intended.speculative or {}
     if speculative:
         table = {k: expand(v, environ) if isinstance(v, str) else v for k, v in speculative.items()}
-        argv += words_of(SPECULATIVE, table)
+        argv += words_of(SPECULATIVE, table, words)
     if environ.get(door.KEY):
-        argv += words_of("middleware", door.NAME)  # beside a user's own, and before it
+        argv += words_of("middleware", door.NAME, words)  # beside a user's own, and before it
     return Plan(
         profile=profile.name,
         evidence=profile.evidence,
@@ -150,10 +151,10 @@ def make(
     )
 
 
-def read_flags(extra: Sequence[str]) -> Given:
-    """A user's `vllm serve` flags as the pinned vLLM reads them. Raises PlanError."""
+def read_flags(extra: Sequence[str], words: Vocabulary) -> Given:
+    """A user's `vllm serve` flags as a release of vLLM reads them. Raises PlanError."""
     try:
-        return arguments.read(extra, vocabulary.load())
+        return arguments.read(extra, words)
     except ArgumentsError as e:
         raise PlanError(str(e)) from e
 
@@ -180,7 +181,9 @@ def intent(
         arch=profile.gpu.arch if profile.gpu else None,
         vllm_version=profile.vllm_version,
         serve=serve,
-        speculative=_speculative(given, profile.speculative if speculation else None),
+        speculative=_speculative(
+            given, profile.speculative if speculation else None, profile.vllm.vocabulary
+        ),
         env={**profile.env, **environ},
         health=budgets.of(profile, environ),
         recipes_health=profile.health,
@@ -200,7 +203,9 @@ def _model(profile: Profile, given: Given) -> Model:
     return replace(profile.model, id=name, revision=given.values.get("revision", pinned))
 
 
-def _speculative(given: Given, under: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _speculative(
+    given: Given, under: Mapping[str, Any] | None, words: Vocabulary
+) -> Mapping[str, Any] | None:
     """The table of the draft, with what the user gave of it; None without a draft."""
     table = given.over(SPECULATIVE, under or {}) if SPECULATIVE in given.values else under
     if isinstance(table, list):
@@ -213,7 +218,6 @@ def _speculative(given: Given, under: Mapping[str, Any] | None) -> Mapping[str, 
     added = {SINGLE_KEYS[flag]: value for flag, value in single.items() if value is not None}
     if not own and not added:
         return table
-    words = vocabulary.load()
     read = {key.replace("-", "_"): value for key, value in {**(table or {}), **added}.items()}
     for key in read:
         if key not in words.speculative:

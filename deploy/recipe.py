@@ -1,4 +1,4 @@
-"""Read deploy/recipe.toml into frozen values; refuse what it should not hold.
+"""Read deploy/recipe.toml, and the release of vLLM that it names, into frozen values.
 
 Every refusal is a RecipeError of one line: file, key, the value seen, the fix.
 """
@@ -6,24 +6,21 @@ Every refusal is a RecipeError of one line: file, key, the value seen, the fix.
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import re
-import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
-from deploy import vocabulary
-from deploy.files import read_text
-from deploy.vocabulary import Vocabulary, nearest
+from deploy import release, tables
+from deploy.release import Release
+from deploy.tables import Reader, article
+from deploy.tables import RecipeError as RecipeError
+from deploy.vocabulary import nearest
 
 FILE = Path(__file__).with_name("recipe.toml")
 SCHEMA = 1
 UNVERIFIED = "unverified"
-LIMIT_BYTES = 1 << 20  # ours is 10 kB
 
 # No wait is longer; 11 days, so that every clock and timer takes it.
 MOST_S = 1e6
@@ -47,14 +44,7 @@ EFFECTS = ("degraded", "not-ready")
 # vLLM's CUDAGraphMode (0.27.1, config/compilation.py).
 GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
-T = TypeVar("T")
-
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-
-
-class RecipeError(ValueError):
-    """The recipe cannot be used; the message is one line that names key, value and fix."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +59,6 @@ class Model:
     moe_intermediate_size: int | None = None
     vocab_size: int | None = None
     max_position_embeddings: int | None = None
-
-
-@dataclass(frozen=True)
-class Vllm:
-    """The pinned vLLM: release, commit, the image's ROCm, and the image by tag and digest."""
-
-    version: str
-    commit: str
-    rocm: str
-    image: str
-    digest: str
-
-    @property
-    def pinned_image(self) -> str:
-        """Tag and digest together, as docker pulls it."""
-        return f"{self.image}@{self.digest}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +142,7 @@ class Profile:
     speculative: Mapping[str, Any] | None
     env: Mapping[str, str]
     health: Health
-    vllm: Vllm
+    vllm: Release
     ports: Ports
     reference: Reference
     gpu: Gpu | None = None
@@ -209,7 +183,7 @@ class Profile:
 class Recipe:
     """The whole file, checked: pins, ports and every profile."""
 
-    vllm: Vllm
+    vllm: Release
     ports: Ports
     reference: Reference
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -224,37 +198,26 @@ class Recipe:
 def load(path: Path | None = None) -> Recipe:
     """Read and check a recipe. Raises RecipeError."""
     path = path or FILE
-    try:
-        data = tomllib.loads(read_text(path, LIMIT_BYTES))
-    except OSError as e:
-        raise RecipeError(f"{path}: cannot be read ({e.strerror}); give a recipe file") from e
-    except UnicodeDecodeError as e:
-        raise RecipeError(f"{path}: is not UTF-8 text ({e.reason}); save it as UTF-8") from e
-    except tomllib.TOMLDecodeError as e:
-        raise RecipeError(f"{path}: is not TOML: {e}; mend that line") from e
-    except RecursionError as e:
-        raise RecipeError(f"{path}: is not a recipe: tables in tables without end") from e
-    return _Reader(path, vocabulary.load()).recipe(data)
+    data = tables.load(path, "a recipe")
+    reader = Reader(path)
+    reader.refuse_unfit("", data)
+    if data.get("schema") != SCHEMA:
+        raise reader.refusal("schema", data.get("schema"), f"this code reads schema {SCHEMA}")
+    chosen = reader.text("release", data.get("release"), "name a folder of deploy/releases")
+    return _Reader(path, release.load(chosen)).recipe(data)
 
 
-class _Reader:
-    """Turns TOML tables into dataclasses, with the file's name in every message."""
+class _Reader(Reader):
+    """Reads the recipe's tables for one vLLM release."""
 
-    def __init__(self, path: Path, words: Vocabulary) -> None:
-        self.path = path
-        self.words = words
+    def __init__(self, path: Path, vllm: Release) -> None:
+        super().__init__(path)
+        self.vllm = vllm
+        self.words = vllm.vocabulary
 
     def recipe(self, data: Mapping[str, Any]) -> Recipe:
-        self.refuse_unfit("", data)
-        self.refuse_unknown("", data, {"schema", "vllm", "ports", "reference", "profiles", *MERGED})
-        if data.get("schema") != SCHEMA:
-            raise self.refusal("schema", data.get("schema"), f"this code reads schema {SCHEMA}")
-        vllm = self.read(Vllm, "vllm", self.table(data, "vllm"))
-        if not _DIGEST.fullmatch(vllm.digest):
-            raise self.refusal("vllm.digest", vllm.digest, "give sha256: and 64 hex digits")
-        if vllm.version != self.words.vllm_version:
-            fix = f"deploy/vocabulary.json is for {self.words.vllm_version}: write it again"
-            raise self.refusal("vllm.version", vllm.version, fix)
+        known = {"schema", "release", "ports", "reference", "profiles", *MERGED}
+        self.refuse_unknown("", data, known)
         ports = self.read(Ports, "ports", self.table(data, "ports"))
         for name, port in dataclasses.asdict(ports).items():
             if not 1 <= port <= 65535:
@@ -273,20 +236,20 @@ class _Reader:
             gpu = self.table(table, "gpu", key, required=False)
             profiles[name] = Profile(
                 name=name,
-                evidence=self.text(key, table, "evidence"),
-                note=self.text(key, table, "note"),
+                evidence=self.told(key, table, "evidence"),
+                note=self.told(key, table, "note"),
                 model=self.model(f"{key}.model", parts["model"]),
                 serve=parts["serve"],
                 speculative=parts["speculative"] or None,
                 env=parts["env"],
                 health=self.health(f"{key}.health", parts["health"]),
-                vllm=vllm,
+                vllm=self.vllm,
                 ports=ports,
                 reference=reference,
                 gpu=self.read(Gpu, f"{key}.gpu", gpu) if gpu else None,
                 graphs=self.graphs(key, table, tables),
             )
-        return Recipe(vllm, ports, reference, profiles)
+        return Recipe(self.vllm, ports, reference, profiles)
 
     def merged(
         self,
@@ -342,7 +305,7 @@ class _Reader:
             if name in RESERVED:
                 raise self.refusal(f"{at}serve.{name}", value, f"it comes from {RESERVED[name]}")
             if not flag.accepts(value):
-                fix = f"vLLM {version} takes {_article(flag.kind)}"
+                fix = f"vLLM {version} takes {article(flag.kind)}"
                 raise self.refusal(f"{at}serve.{name}", value, fix)
             if flag.choices and isinstance(value, str) and value not in flag.choices:
                 fix = f"vLLM {version} takes one of {', '.join(map(str, flag.choices))}"
@@ -386,102 +349,10 @@ class _Reader:
             raise self.refusal(f"{key}.acceptance_effect", health.acceptance_effect, fix)
         return health
 
-    def read(self, kind: type[T], key: str, table: Mapping[str, Any]) -> T:
-        """A dataclass from a table: every field's type checked, nothing unknown, none missing."""
-        hints = get_type_hints(kind)
-        self.refuse_unknown(key, table, hints)
-        for f in dataclasses.fields(kind):  # type: ignore[arg-type]
-            if f.name not in table:
-                if f.default is dataclasses.MISSING:
-                    raise RecipeError(f"{self.path}: {key}.{f.name}: is missing; add it")
-                continue
-            if not _fits(table[f.name], hints[f.name]):
-                fix = f"give {_article(_type_name(hints[f.name]))}"
-                raise self.refusal(f"{key}.{f.name}", table[f.name], fix)
-            if not _is_amount(table[f.name]):
-                raise self.refusal(f"{key}.{f.name}", table[f.name], "give a number above 0")
-        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
-
-    def table(
-        self, data: Mapping[str, Any], name: str, at: str = "", required: bool = True
-    ) -> Mapping[str, Any]:
-        key = f"{at}.{name}" if at else name
-        if name not in data:
-            if required:
-                raise RecipeError(f"{self.path}: [{key}]: is missing; add the table")
-            return {}
-        value = data[name]
-        if not isinstance(value, dict):
-            raise self.refusal(key, value, "give a table")
-        return value
-
-    def text(self, key: str, table: Mapping[str, Any], name: str) -> str:
-        value = table.get(name, "")
-        if not isinstance(value, str) or not value.strip():
-            fix = f'say what ran, where and when, or "{UNVERIFIED}"'
-            raise self.refusal(f"{key}.{name}", value, fix)
-        return value
-
-    def refuse_unfit(self, key: str, value: object) -> None:
-        """Nothing that would break a line, an argument or a sum, wherever it stands."""
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                if not name.isprintable():
-                    raise self.refusal(key or "keys", name, "leave control characters out")
-                self.refuse_unfit(f"{key}.{name}" if key else name, inner)
-        elif isinstance(value, list):
-            for i, inner in enumerate(value):
-                self.refuse_unfit(f"{key}[{i}]", inner)
-        elif isinstance(value, str) and not value.isprintable():
-            raise self.refusal(key, value, "leave control characters out")
-        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise self.refusal(key, hex(value), "give a number of 64 bits")
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise self.refusal(key, value, "give a finite number")
-
-    def refuse_unknown(self, at: str, table: Mapping[str, Any], known: Collection[str]) -> None:
-        for name in table:
-            if name not in known:
-                key = f"{at}.{name}" if at else name
-                fix = f"no such key{nearest(name, known) or '; drop it'}"
-                raise self.refusal(key, table[name], fix)
-
-    def refusal(self, key: str, value: object, fix: str) -> RecipeError:
-        shown = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
-        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        return RecipeError(f"{self.path}: {key}: got {shown}; {fix}")
-
-
-def _is_amount(value: object) -> bool:
-    """Whether a value, or each of a list, is above 0 where it is a number."""
-    if isinstance(value, list):
-        return all(_is_amount(each) for each in value)
-    return isinstance(value, bool) or not isinstance(value, int | float) or value > 0
+    def told(self, key: str, table: Mapping[str, Any], name: str) -> str:
+        fix = f'say what ran, where and when, or "{UNVERIFIED}"'
+        return self.text(f"{key}.{name}", table.get(name, ""), fix)
 
 
 def _same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b
-
-
-def _fits(value: object, hint: object) -> bool:
-    """Whether a TOML value is of a field's annotated type; an int serves as a float, a list of
-    them as a tuple."""
-    if get_origin(hint) is tuple:
-        return isinstance(value, list) and all(_fits(each, get_args(hint)[0]) for each in value)
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if isinstance(value, bool):
-        return bool in options
-    if isinstance(value, int) and float in options:
-        return True
-    return any(isinstance(o, type) and isinstance(value, o) for o in options)
-
-
-def _type_name(hint: object) -> str:
-    if get_origin(hint) is tuple:
-        return f"list of {_type_name(get_args(hint)[0])}"
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return next(o.__name__ for o in options if isinstance(o, type) and o is not type(None))
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -1,8 +1,8 @@
 """The names that the pinned vLLM knows: server flags, environment variables, speculative settings.
 
-`deploy/vocabulary.json` is written by `python3 -m deploy vocabulary --write`, which asks vLLM's own
-argument parser; a test compares the file with the parser again. With it a misspelt name in the
-recipe is refused in milliseconds, on a machine that has no vLLM.
+`vocabulary.json` of each release (deploy/releases) is written by `python3 -m deploy vocabulary
+--write`, which asks vLLM's own argument parser; a test compares the file with the parser again.
+With it a misspelt name in the recipe is refused in milliseconds, on a machine without vLLM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_name("vocabulary.json")
+NAME = "vocabulary.json"
 
 # What a value may be. "any" is left to vLLM's own parser.
 KINDS: Mapping[str, tuple[type, ...]] = {
@@ -120,8 +120,8 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 @cache
-def load(path: Path = FILE) -> Vocabulary:
-    """Read the vocabulary that is shipped with the recipe."""
+def load(path: Path) -> Vocabulary:
+    """Read a release's vocabulary."""
     data = json.loads(path.read_text(encoding="utf-8"))
     flags = {name: _flag(entry) for name, entry in data["flags"].items()}
     return Vocabulary(

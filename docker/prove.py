@@ -74,7 +74,7 @@ def check_release(root: Path, loaded: recipe.Recipe) -> None:
     if seen != pinned:
         raise NotProvenError(
             f"vLLM in the base image: is {seen}, the recipe pins {pinned}; "
-            f"build on {loaded.vllm.pinned_image} or mend deploy/recipe.toml"
+            f"build on {loaded.vllm.pinned_image} or mend release in deploy/recipe.toml"
         )
 
 

@@ -67,7 +67,7 @@ def gather(
     """Read what a start of the profile would meet; `extra` are flags laid over the recipe's."""
     refusal = None
     try:
-        given = plan.read_flags(extra)
+        given = plan.read_flags(extra, profile.vllm.vocabulary)
         intent = plan.intent(profile, given, host.environ, speculation, graphs)
     except (PlanError, RecipeError) as e:
         refusal = str(e)

@@ -6,7 +6,6 @@ import statistics
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 
@@ -20,7 +19,7 @@ SECONDS = 30
 MEMORY_GOAL_MB = 60.0
 CPU_GOAL = 1.0  # percent of a core
 # A whole exposition of vLLM 0.27.1, of which the scripted server renders what the verdict reads.
-CAPTURE = Path(__file__).parents[1] / "healthcheck/data/metrics.txt"
+CAPTURE = recipe.load().vllm.metrics
 
 
 class FullServer(ScriptedServer):

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from deploy import arguments, vocabulary
+from deploy import arguments, recipe
 from deploy.arguments import ArgumentsError, Given
 
-WORDS = vocabulary.load()
+WORDS = recipe.load().vllm.vocabulary
 
 
 def read(*words: str) -> Given:
@@ -266,7 +266,7 @@ def test_vllm_reads_what_we_read() -> None:
         except ArgumentsError:
             ours.append(None)
     written = [
-        given and [word for name, value in given.values.items() for word in arguments.words_of(name, value)]
+        given and [word for name, value in given.values.items() for word in arguments.words_of(name, value, WORDS)]
         for given in ours
     ]  # fmt: skip
     ended = subprocess.run(

@@ -96,7 +96,7 @@ def test_system_packages_are_installed_where_that_may_be(
     apt.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(environment, "_loads", lambda _: False)
-    lock = environment.LOCKS["rehearsal"]
+    lock = environment.lock("rehearsal")
     if works and os.geteuid() == 0:
         environment._require_system(lock)
     else:

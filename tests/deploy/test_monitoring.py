@@ -23,8 +23,6 @@ RULES = MONITORING / "rules.yaml"
 CASES = Path(__file__).with_name("rules.test.yaml")
 # An image by tag and digest, with a variable that names a mirror.
 PINNED = r"\$\{[A-Z]+_IMAGE:-[\w./-]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}\}"
-# Metric families of a vLLM 0.27.1 server that speculates, as its /metrics listed them.
-VLLM = Path(__file__).with_name("data") / "vllm-0.27.1-metrics.txt"
 RECIPE = recipe.load()
 HEALTH = RECIPE.profile("mi355x").health
 
@@ -174,10 +172,12 @@ def test_series_are_found_in_expressions() -> None:
 
 
 def vllm_series() -> set[str]:
-    """Every series of the captured families; a histogram has three."""
+    """Every series of the families in the release's sample; a histogram has three."""
     names: set[str] = set()
-    for line in VLLM.read_text().splitlines():
-        name, kind = line.split()
+    for line in RECIPE.vllm.metrics.read_text().splitlines():
+        if not line.startswith("# TYPE "):
+            continue
+        name, kind = line.split()[2:]
         names |= (
             {f"{name}_{s}" for s in ("bucket", "sum", "count")} if kind == "histogram" else set()
         )

@@ -17,6 +17,7 @@ from deploy.plan import PlanError
 from deploy.recipe import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]
+WORDS = recipe.load().vllm.vocabulary
 AMD = [p.name for p in recipe.load().profiles.values() if not p.is_rehearsal]
 
 
@@ -53,7 +54,9 @@ def test_no_amd_plan_carries_anything_of_the_rehearsal(name: str) -> None:
 
 def test_false_booleans_survive() -> None:
     """false becomes --no-flag, from the recipe or from the user."""
-    assert arguments.words_of("enable-prefix-caching", False) == ["--no-enable-prefix-caching"]
+    assert arguments.words_of("enable-prefix-caching", False, WORDS) == [
+        "--no-enable-prefix-caching"
+    ]
     argv = made("mi325x", "--no-enforce-eager").argv
     assert "--no-enforce-eager" in argv
     assert "--enforce-eager" not in argv
@@ -234,7 +237,7 @@ def test_the_mode_of_graphs_is_judged_in_every_spelling(words: list[str], mode: 
     """As vLLM reads it: letters of either case, numbers, the default of the optimization level. The
     V1 runner with piecewise graphs is refused, other graphs are told."""
     profile = recipe.load().profile("mi355x")
-    given = plan.read_flags(words)
+    given = plan.read_flags(words, WORDS)
     intended = plan.intent(profile, given, {"VLLM_USE_V2_MODEL_RUNNER": "0"}, speculation=False)
     assert intended.graph_mode == mode
     fatal = [f.rule for f in rules.check(intended) if f.fatal]
@@ -543,7 +546,7 @@ def test_no_other_file_repeats_a_flag_with_its_value() -> None:
         for flag, value in profile.serve.items():
             if flag == "host":  # the health service has an option of that name
                 continue
-            words = arguments.words_of(flag, value)
+            words = arguments.words_of(flag, value, WORDS)
             repeated.add("[= ]+".join(re.escape(word) for word in words))
     values = {words for words in repeated if "[= ]+" in words}
     pattern = re.compile("|".join(rf"{words}(?![\w-])" for words in values))
@@ -567,12 +570,13 @@ def test_no_container_or_manifest_names_a_server_flag() -> None:
     assert lines_with(re.compile(rf"--(no-)?({names})(?![\w-])"), files) == []
 
 
-def test_the_pins_stand_in_the_recipe() -> None:
+def test_the_pins_stand_in_recipe_and_release() -> None:
     """Digest and revision are nowhere else; the Dockerfile's default has a test of its own."""
     loaded = recipe.load()
     revision = loaded.profile("mi355x").revision
     pattern = re.compile(f"{loaded.vllm.digest}|{revision}")
-    assert lines_with(pattern, tracked("deploy/recipe.toml", "docker/Dockerfile")) == []
+    file = str((loaded.vllm.folder / "release.toml").relative_to(ROOT))
+    assert lines_with(pattern, tracked("deploy/recipe.toml", file, "docker/Dockerfile")) == []
 
 
 def test_the_v1_runner_with_vllms_own_graph_mode_is_refused() -> None:

@@ -11,11 +11,12 @@ import pytest
 from deploy import recipe, vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
+VLLM = recipe.load().vllm
 
 
 @pytest.mark.real
 def test_the_vocabulary_is_what_the_pinned_vllm_says() -> None:
-    """deploy/vocabulary.json equals a fresh answer of vLLM's own argument parser."""
+    """The release's vocabulary.json equals a fresh answer of vLLM's own argument parser."""
     env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CONFIGURE_LOGGING": "0"}
     ended = subprocess.run(
         [sys.executable, "-m", "deploy", "vocabulary"],
@@ -27,21 +28,16 @@ def test_the_vocabulary_is_what_the_pinned_vllm_says() -> None:
         check=True,
     )
     fresh = json.loads(ended.stdout[ended.stdout.index("{") :])
-    assert fresh == json.loads(vocabulary.FILE.read_text("utf-8"))
+    assert fresh == json.loads((VLLM.folder / vocabulary.NAME).read_text("utf-8"))
 
 
 def test_every_way_to_write_an_option_finds_its_long_name() -> None:
     """Long, negated and short spellings, and nothing else."""
-    spellings = vocabulary.load().spellings
+    spellings = VLLM.vocabulary.spellings
     assert spellings["-tp"] == ("tensor-parallel-size", False)
     assert spellings["--no-enforce-eager"] == ("enforce-eager", True)
     assert "--no-headless" not in spellings
     assert "--nonsense" not in spellings
-
-
-def test_the_vocabulary_is_of_the_pinned_release() -> None:
-    """Recipe and vocabulary speak of one vLLM."""
-    assert vocabulary.load().vllm_version == recipe.load().vllm.version
 
 
 SIZES = ("0", "4096", "16k", "16K", "25.6k", "2M", "2m", "1G", "1g", "1.5T", "-1", "auto", "x", "")

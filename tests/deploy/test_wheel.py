@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe
+from deploy import recipe, release
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 300
@@ -92,7 +92,12 @@ def test_it_has_every_module_and_data_file_of_the_product(wheel: Path) -> None:
         if "rehearsal" not in path.parts
     }
     assert modules <= names
-    data = {"deploy/recipe.toml", "deploy/vocabulary.json", "healthcheck/signatures.tsv"}
+    data = {"deploy/recipe.toml", "healthcheck/signatures.tsv"}
+    data |= {
+        f"deploy/releases/{version}/{name}"
+        for version in release.names()
+        for name in ("release.toml", "vocabulary.json")
+    }
     assert data | {"patches/series", "patches/faults.toml"} <= names
 
 

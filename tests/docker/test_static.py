@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import host, recipe, switches, vocabulary
+from deploy import host, recipe, switches
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = [ROOT / "docker/Dockerfile", ROOT / "docker/Dockerfile.healthcheck"]
@@ -126,7 +126,9 @@ def test_no_vllm_flag_stands_in_compose() -> None:
     assert words <= ours
     command = load(COMPOSE)["services"]["server"].get("command")
     assert command is None
-    assert "host" in vocabulary.load().flags  # the health service's own option has that name too
+    assert (
+        "host" in recipe.load().vllm.vocabulary.flags
+    )  # the health service's own option has that name too
 
 
 def test_compose_gives_the_server_what_a_gpu_needs() -> None:

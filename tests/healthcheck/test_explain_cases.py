@@ -6,13 +6,13 @@ And variants of each kind of death, so that the kind is known and not only the l
 from __future__ import annotations
 
 import io
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from deploy import recipe
 from deploy.__main__ import main as deploy_main
 from healthcheck.explain import Explainer, Explanation, Finding, Verdict, explain_stream, places
 from healthcheck.explain.deaths import LITERALS, weight_of
@@ -400,7 +400,7 @@ _VARIABLES = {
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1800",
     "VLLM_USE_V2_MODEL_RUNNER": "",  # to be unset
 }
-_KNOWN = json.loads((ROOT / "deploy" / "vocabulary.json").read_text())["flags"]
+_KNOWN = recipe.load().vllm.vocabulary.flags
 
 
 def _settings(remedy: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

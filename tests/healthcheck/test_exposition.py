@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy import recipe
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation, parse, read
 
 DATA = Path(__file__).parent / "data"
-METRICS = (DATA / "metrics.txt").read_text()
+METRICS = recipe.load().vllm.metrics.read_text()
 SIGSTOP = json.loads((DATA / "sigstop_metrics.json").read_text())
 
 

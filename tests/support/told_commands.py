@@ -24,7 +24,7 @@ from unittest import mock
 
 import yaml
 
-from deploy import host, recipe, smoke, switches, vocabulary
+from deploy import host, recipe, smoke, switches
 from deploy.rehearsal.environment import FAULTS
 from healthcheck import service
 from tests.support.documents import ROOT, Command
@@ -272,12 +272,12 @@ def _python(command: Command, rest: Sequence[str]) -> str:
         _environment(command, read_by(module, arguments))
         return "own"
     if rest and rest[0] in SCRIPTS:
-        flags = vocabulary.load().flags
+        flags = recipe.load().vllm.vocabulary.flags
         for word in rest[1:]:
             option = _OPTION.match(word)
             if option and option[1].removeprefix("--") not in flags:
                 raise Wrong(
-                    f"{option[1]}: is no flag of vllm serve {vocabulary.load().vllm_version}"
+                    f"{option[1]}: is no flag of vllm serve {recipe.load().vllm.vocabulary.vllm_version}"
                 )
         _environment(command, _closure([ROOT / rest[0]]))
         return "script"
@@ -400,7 +400,7 @@ def _environment(command: Command, read: Iterable[str]) -> None:
 def foreign_variables() -> frozenset[str]:
     """Variables of vLLM and of what the recipe sets."""
     set_by_recipe = {name for p in recipe.load().profiles.values() for name in p.env}
-    return vocabulary.load().environment | set_by_recipe
+    return recipe.load().vllm.vocabulary.environment | set_by_recipe
 
 
 @functools.cache
@@ -542,7 +542,7 @@ def _other(command: Command) -> str:
     if words[:2] == ("docker", "build"):
         _build(words)
     if words[:2] == ("vllm", "serve"):
-        known = vocabulary.load().flags
+        known = recipe.load().vllm.vocabulary.flags
         for word in words[2:]:
             option = _OPTION.match(word)
             if option and option[1].removeprefix("--") not in known:
@@ -704,7 +704,7 @@ def check_path(path: str) -> None:
 @functools.cache
 def all_options() -> frozenset[str]:
     """Every long option of own programs, of `vllm serve`, and those of OTHERS."""
-    found = {f"--{flag}" for flag in vocabulary.load().flags} | {
+    found = {f"--{flag}" for flag in recipe.load().vllm.vocabulary.flags} | {
         option for options in OTHERS.values() for option in options
     }
     for parser in parsers():

@@ -143,7 +143,7 @@ def rocm(machine: Machine, start: Start) -> Finding:
         "warn",
         f"ROCm {machine.rocm}",
         f"the pinned image carries ROCm {pinned}; kernels are built for the release they meet",
-        "run in the pinned image (python3 -m deploy profiles, deploy/recipe.toml [vllm])",
+        "run in the pinned image (python3 -m deploy profiles, deploy/releases)",
     )
 
 
