@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from urllib.parse import SplitResult, urlsplit
+
+EVERYWHERE = "::"
+
+
+def to_bind(host: str) -> str:
+    """The address to listen on. `::` is every address of both families, and 0.0.0.0 where the
+    kernel has no IPv6 and would refuse it."""
+    if host == EVERYWHERE and not socket.has_dualstack_ipv6():
+        return "0.0.0.0"  # noqa: S104 - as asked for
+    return host
 
 
 def http_parts(url: str) -> SplitResult | None:

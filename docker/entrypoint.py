@@ -20,11 +20,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from deploy import plan, recipe, switches
+from deploy.addresses import to_bind
 from deploy.plan import Plan, PlanError
 from deploy.preflight import cli as look
 from deploy.recipe import RecipeError
@@ -114,7 +116,11 @@ def make_plan(extra: Sequence[str]) -> Plan:
         raise Refusal(f"DSPARK_PROFILE: is not set; it is one of {', '.join(loaded.profiles)}")
     speculates = switches.speculation(os.environ)
     graphs = switches.graphs(os.environ)
-    return plan.make(loaded.profile(name), extra, os.environ, speculates, graphs)
+    profile = loaded.profile(name)
+    if "host" in profile.serve:
+        host = to_bind(str(profile.serve["host"]))
+        profile = replace(profile, serve={**profile.serve, "host": host})
+    return plan.make(profile, extra, os.environ, speculates, graphs)
 
 
 def vllm_root() -> Path:

@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from deploy.addresses import EVERYWHERE, to_bind
 from healthcheck import page, report
 from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
@@ -216,10 +217,14 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises SettingsError in one line if the port cannot be had."""
+    """A bound socket; `::` takes IPv4 too. Raises SettingsError in one line if the port cannot be
+    had."""
+    host = to_bind(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if host == EVERYWHERE:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     try:
         host.encode("idna")  # bind raises TypeError for a name that cannot be looked up
         sock.bind((host, port))
@@ -252,7 +257,9 @@ def serve(settings: Settings, sock: socket.socket) -> bool:
     provenance = Provenance(settings.log, files) if settings.log else None
     loop = Loop(client, settings.policy, log=log, provenance=provenance)
     server = _Server(configured(app(loop, settings)), loop)
-    grpc = GrpcHealth(loop, settings.host, settings.grpc_port) if settings.grpc_port else None
+    grpc = (
+        GrpcHealth(loop, to_bind(settings.host), settings.grpc_port) if settings.grpc_port else None
+    )
 
     def on_signal(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT or loop.draining:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Protocol
 
+from deploy.addresses import to_bind
 from deploy.files import read_text
 
 # No file below /sys or /proc that is read here is longer; a longer one is not what it seems.
@@ -153,6 +154,7 @@ class LocalHost:
 
     def port_free(self, address: str, port: int) -> bool:
         """Bind, as the server will, and let go."""
+        address = to_bind(address)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

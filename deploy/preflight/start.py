@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deploy import budgets, memory, plan
+from deploy.addresses import EVERYWHERE
 from deploy.arguments import Given
 from deploy.memory import Memory
 from deploy.plan import PlanError
@@ -77,7 +78,7 @@ def gather(
     weights = read_weights(host, intent.model, serve)
     intent = dataclasses.replace(intent, model=_with_config(intent.model, weights))
     port = serve.get("port", profile.ports.serve)
-    address = str(serve.get("host") or "0.0.0.0")  # noqa: S104 - vLLM's own default
+    address = str(serve.get("host") or EVERYWHERE)
     return Start(
         profile=profile,
         environ=host.environ,

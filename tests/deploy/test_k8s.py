@@ -356,6 +356,38 @@ def test_the_sidecar_can_do_nothing_but_look(folder: str) -> None:
     assert all(m["readOnly"] for m in sidecar(folder)["volumeMounts"])
 
 
+# Capabilities that a container may add under Pod Security `baseline` (Kubernetes' documentation).
+BASELINE = {
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+    *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+}
+
+
+def beyond_baseline(spec: dict[str, Any]) -> set[str]:
+    """What of a pod only a privileged namespace admits; of the kinds of field that ours has."""
+    found = {name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)}
+    found |= {f"hostPath {v['name']}" for v in spec["volumes"] if "hostPath" in v}
+    for container in (*spec["containers"], *spec.get("initContainers", ())):
+        security = container["securityContext"]
+        found |= {"privileged"} if security.get("privileged") else set()
+        found |= {"hostPort" for port in container.get("ports", ()) if "hostPort" in port}
+        found |= set(security["capabilities"].get("add", ())) - BASELINE
+        profile = {**spec["securityContext"], **security}["seccompProfile"]["type"]
+        found |= {profile} - {"RuntimeDefault", "Localhost"}
+    return found
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_the_namespace_admits_what_the_pod_asks_for_and_the_readme_says_so(folder: str) -> None:
+    """Two things are beyond `baseline`; both are said, with the namespace that is labelled for it."""
+    (namespace,) = yaml.safe_load_all((K8S / "namespace.yaml").read_text())
+    label = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    readme = (K8S / "README.md").read_text()
+    assert beyond_baseline(pod(folder)) == {"SYS_PTRACE", "Unconfined"} and label == "privileged"
+    assert all(name in readme for name in ("SYS_PTRACE", "Unconfined", "namespace.yaml"))
+    assert f"kubectl apply -f {(K8S / 'namespace.yaml').relative_to(ROOT)}" in readme
+
+
 @pytest.mark.parametrize("folder", RENDERED)
 def test_the_pod_gives_the_server_what_rocm_needs(folder: str) -> None:
     """Device groups by number, shared memory in memory, no service variables, no API token."""

@@ -86,9 +86,11 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("git", "clone"): (),
         ("git", "pull"): (),
         ("gzip",): (),
-        ("kubectl", "apply"): ("-k",),
+        ("kubectl", "apply"): ("-f", "-k"),
+        ("kubectl", "config", "set-context"): ("--current", "--namespace"),
         ("kubectl", "create", "configmap"): ("--from-literal",),
         ("kubectl", "create", "secret", "generic"): ("--from-literal",),
+        ("kubectl", "describe"): (),
         ("kubectl", "exec"): ("-c",),
         ("kubectl", "logs"): ("--previous", "-c"),
         ("kubectl", "rollout", "status"): (),
@@ -643,6 +645,8 @@ def _kubectl(words: Sequence[str]) -> None:
     for before, word in itertools.pairwise(words):
         if before == "-k" and not (ROOT / word / "kustomization.yaml").is_file():
             raise Wrong(f"{word}: has no kustomization.yaml")
+        if before == "-f" and not (ROOT / word).is_file():
+            raise Wrong(f"{word}: is not there")
         kind, slash, name = word.partition("/")
         if slash and kind == "deployment" and filled(name) not in deployments():
             raise Wrong(f"{word}: no overlay makes it; it is one of {', '.join(deployments())}")
