@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from healthcheck import exposition, prompts
+from healthcheck import exposition, prompts, question
 from healthcheck.answers import Answer, Failure
 from healthcheck.cancel import Cancel
+from healthcheck.chat import CHAT
 from healthcheck.client import Client
 from healthcheck.exposition import Exposition
 from healthcheck.judge import Completion, Counters, Finding, Outcome, Step, judge, together
@@ -95,6 +96,10 @@ class Generator:
         self, want: Want, model: str, cancel: Cancel
     ) -> tuple[tuple[Finding, ...], Completion | None]:
         until = time.monotonic() + want.timeout_s
+        if want.step is Step.QUESTION:
+            task, asked = question.ask(model, self._nonce(want, 0), want.seed, want.tokens)
+            (answer,) = self._ask_all([asked], want, until, cancel, CHAT)
+            return question.judged(answer, task), None
         watch = want.scored and self._policy.speculates
         reads = bool(want.prompt_tokens) and self._policy.health.needle
         numbers = range(want.requests)
@@ -131,15 +136,20 @@ class Generator:
         return judged[0] if len(judged) == 1 else (together(judged), None)
 
     def _ask_all(
-        self, payloads: Sequence[dict[str, object]], want: Want, until: float, cancel: Cancel
+        self,
+        payloads: Sequence[Mapping[str, object]],
+        want: Want,
+        until: float,
+        cancel: Cancel,
+        path: str = PATH,
     ) -> list[Answer | Failure]:
         """Every request at once, in threads of their own; a cancellation ends them all."""
         ranks: list[int | None] = [*want.ranks.values()] or [want.rank] * len(payloads)
         written = BYTES_PER_TOKEN * want.tokens + BYTES_PER_PROMPT_TOKEN * want.prompt_tokens
 
-        def ask(payload: dict[str, object], rank: int | None, own: Cancel) -> Answer | Failure:
+        def ask(payload: Mapping[str, object], rank: int | None, own: Cancel) -> Answer | Failure:
             return self._client.post(
-                PATH,
+                path,
                 payload,
                 deadline_s=max(until - time.monotonic(), 0.001),
                 limit_bytes=BYTES_BESIDE + written,

@@ -36,7 +36,8 @@ PICKED_TOKENS = 2048
 MISSES = 2
 # Of its own words a garbled text has none or, by chance, one or two.
 _OWN_WORDS = 3
-MAY_BE_INCONCLUSIVE = frozenset({"sampling", "second seed", "apart"})
+QUESTION = "question"  # the check of question.py
+MAY_BE_INCONCLUSIVE = frozenset({"sampling", "second seed", "apart", QUESTION})
 
 
 class Outcome(StrEnum):
@@ -58,6 +59,7 @@ class Step(StrEnum):
     PROBE = "probe"
     SECOND_SEED = "second-seed"
     TOP_P = "top-p"
+    QUESTION = "question"
     LONG = "long"
     AT_ONCE = "at-once"
     EVERY_ENGINE = "every-engine"
@@ -160,7 +162,7 @@ def worst(findings: Sequence[Finding]) -> Outcome:
     """BAD if any check is; UNKNOWN if a check that a pass needs could not be made; else GOOD.
 
     Sampling mode and second seed may stay inconclusive: a text that is nearly certain comes out
-    the same either way.
+    the same either way. So may the question: not every server chats.
     """
     if any(f.outcome is Outcome.BAD for f in findings):
         return Outcome.BAD
@@ -188,9 +190,10 @@ def chance_of(completion: Completion) -> float | None:
 
 
 def missed(findings: Sequence[Finding]) -> bool:
-    """Whether nothing is bad but that the needle was missed, which sampling alone can do."""
+    """Whether nothing is bad but that a needle or an answer was missed, which sampling alone can
+    do."""
     bad = [f.check for f in findings if f.outcome is Outcome.BAD]
-    return bad == ["needle"]
+    return bad in (["needle"], [QUESTION])
 
 
 def ladder(findings: Sequence[Finding], found: Sequence[int], tokens: int) -> tuple[Finding, ...]:

@@ -24,7 +24,7 @@ from healthcheck.cause import Cause, Log
 from healthcheck.client import Client
 from healthcheck.explain.startup import Startup
 from healthcheck.generate import Generator
-from healthcheck.judge import Outcome
+from healthcheck.judge import Outcome, Step
 from healthcheck.provenance import Provenance
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
@@ -326,6 +326,12 @@ class Loop:
             self._trouble("generation", errors[0])
             return
         self._broken = 0
+        if generation.step is Step.QUESTION and generation.outcome is Outcome.UNKNOWN:
+            told = generation.findings[0]
+            seen = ", ".join(f"{k} {v}" for k, v in told.evidence.items())
+            self._say(
+                one_line(f"health: the gate goes on without its question: {told.code} ({seen})")
+            )
         if generation.outcome is not Outcome.GOOD:
             self._rests_until = at + min(RECHECK_S, self._policy.health.scrape_interval_s)
 

@@ -123,6 +123,12 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "twice",
      "attention looks at the wrong tokens: see whether the server carries patch 0004 of the series "
      "(python3 -m patches show SITE_PACKAGES), and the sparse indexer among the faults below"),
+    ("question.wrong", Kind.MODEL, "a chat of three small sums is answered wrongly, three times",
+     "it writes text, and not what is right: with HIP graphs on start again, or serve with "
+     "DSPARK_GRAPHS=off; if it stays: check weights and kernels, and see how much is right "
+     "(make accuracy)"),
+    ("question.untold", Kind.UNKNOWN, "the gate's question got no answer that can be judged",
+     "nothing waits for it; where clients chat, see the detail and run the smoke test"),
     ("text.crossed", Kind.MODEL, "requests that run at once get the same text",
      "serve with max-num-seqs 1 to confirm; requests share state in the draft or the KV cache"),
     ("text.replayed", Kind.SERVER, "a generation got the text of an earlier one",
@@ -222,6 +228,7 @@ REASONS: Mapping[str, Reason] = {row[0]: Reason(*row) for row in _ROWS}
 GARBAGE = frozenset({
     "numerics.nan", "numerics.not_finite", "numerics.constant",
     "text.empty", "text.one_token", "text.loop", "text.garbage", "text.needle_missed",
+    "question.wrong",
 })  # fmt: skip
 
 SMOKE_REASONS: Mapping[str, Reason] = {row[0]: Reason(*row) for row in _SMOKE_ROWS}

@@ -10,17 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from healthcheck.accuracy import calls, tasks
+from healthcheck import tasks
+from healthcheck.accuracy import calls
 from healthcheck.accuracy.calls import TOOLS, Call
 from healthcheck.accuracy.results import Report
 from healthcheck.accuracy.score import Score
-from healthcheck.accuracy.tasks import Task
 from healthcheck.answers import Answer, Failure
+from healthcheck.chat import CHAT, chat, message_of, text_of, thought_of
 from healthcheck.judge import MISSES, Outcome
 from healthcheck.smoke.results import Check
-from healthcheck.smoke.surface import CHAT, message_of, text_of
 from healthcheck.smoke.target import Session, fault, refusal
 from healthcheck.smoke.tools import first_call, leak
+from healthcheck.tasks import Task
 
 SIDE_BY_SIDE = 16
 FAILURES = 3  # requests without an answer, after which a kind is not asked on
@@ -29,10 +30,6 @@ FORM_TASKS = 2
 FORM_TOKENS = 16
 RANDOM = "the profile says that its models know nothing (needle = false: random weights)"
 FLOORS = "ours, held against no card yet"
-
-# As the model card asks, and as users are served: through the draft and its rejection sampling,
-# which greedy answers would go around. What sampling spoils is a part of each rate.
-SAMPLING = {"temperature": 1.0, "top_p": 0.95}
 
 T = TypeVar("T")
 
@@ -86,7 +83,7 @@ def kind_rows(kind: Kind, report: Report, session: Session) -> Iterator[Check]:
         message = message_of(answer)
         if message is None:
             return None, answer
-        return task.is_right(text_of(message, "content") or text_of(message, "reasoning")), answer
+        return task.is_right(text_of(message, "content") or thought_of(message)), answer
 
     seen = _gather(session, made, ask)
     yield _row(session, report, kind.name, kind.floor, count, seen)
@@ -189,15 +186,6 @@ def _gather(
 def _chat(
     session: Session, question: str, seed: int, tokens: int, **more: object
 ) -> Answer | Failure:
-    payload = {
-        "model": session.target.model,
-        "messages": [{"role": "user", "content": question}],
-        "max_tokens": tokens,
-        "seed": seed,
-        # Said, for releases differ in whether they think by themselves.
-        "chat_template_kwargs": {"thinking": False, "enable_thinking": False},
-        **SAMPLING,
-        **more,
-    }
+    payload = {**chat(session.target.model, question, tokens, seed), **more}
     limit_s = session.target.profile.health.generation_timeout_s
     return session.target.client.post(CHAT, payload, deadline_s=limit_s)

@@ -10,6 +10,7 @@ from typing import Any
 
 from healthcheck import generate
 from healthcheck.answers import Answer, Failure
+from healthcheck.chat import CHAT, chat, first_choice, message_of, text_of, thought_of
 from healthcheck.judge import Outcome, Step, judge
 from healthcheck.smoke import stream
 from healthcheck.smoke.results import Check
@@ -18,7 +19,6 @@ from healthcheck.smoke.target import Session, fault, refusal, row
 from healthcheck.verdict import Want
 from healthcheck.words import short
 
-CHAT = "/v1/chat/completions"
 # Paths of vLLM 0.27.1 that answer a completion, and what each may say to a stranger.
 GENERATING = (generate.PATH, "/invocations")
 REFUSED = frozenset({401, 403, 404})
@@ -118,7 +118,7 @@ def _stop(session: Session) -> list[Check]:
     payload = {**target.generator.payload(want, target.model), "stop": list(STOPS)}
     answer = target.client.post(generate.PATH, payload, deadline_s=want.timeout_s)
     body = answer.json() if isinstance(answer, Answer) and answer.status == 200 else None
-    choice = _first_choice(body)
+    choice = first_choice(body)
     if not isinstance(body, dict) or choice is None:
         return [refusal("stop", answer)]
     text, reason = str(choice.get("text")), choice.get("finish_reason")
@@ -212,7 +212,7 @@ def reasoning(session: Session) -> Iterator[Check]:
     if message is None:
         yield refusal("reasoning", answer)
         return
-    thought = text_of(message, "reasoning") or text_of(message, "reasoning_content")
+    thought = thought_of(message)
     content = text_of(message, "content")
     took = answer.elapsed_s
     if any(mark in content for mark in THOUGHT_MARKS):
@@ -236,33 +236,8 @@ def chat_payload(
     session: Session, question: str, tokens: int, *, thinking: bool = False
 ) -> dict[str, object]:
     """A chat of one turn; whether it thinks is said, for releases differ in what they take."""
-    return {
-        "model": session.target.model,
-        "messages": [{"role": "user", "content": f"{question} {secrets.token_hex(8)}"}],
-        "max_tokens": tokens,
-        "temperature": 1.0,
-        "seed": 9,
-        "chat_template_kwargs": {"thinking": thinking, "enable_thinking": thinking},
-    }
-
-
-def message_of(answer: Answer | Failure) -> Mapping[str, Any] | None:
-    """The message of a chat answer, None of anything else."""
-    body = answer.json() if isinstance(answer, Answer) and answer.status == 200 else None
-    message = (_first_choice(body) or {}).get("message")
-    return message if isinstance(message, dict) else None
-
-
-def _first_choice(body: object) -> Mapping[str, Any] | None:
-    choices = body.get("choices") if isinstance(body, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else None
-
-
-def text_of(message: Mapping[str, Any], name: str) -> str:
-    """A field of a message, empty if it is no text."""
-    value = message.get(name)
-    return value if isinstance(value, str) else ""
+    unlike = f"{question} {secrets.token_hex(8)}"
+    return chat(session.target.model, unlike, tokens, seed=9, thinking=thinking)
 
 
 def limit_s(session: Session) -> float:

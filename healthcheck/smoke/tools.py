@@ -9,20 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from healthcheck.answers import Answer, Failure
+from healthcheck.chat import CHAT, message_of, text_of
 from healthcheck.judge import Outcome
 from healthcheck.smoke import stream
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.stream import Streamed
-from healthcheck.smoke.surface import (
-    CHAT,
-    PLACE,
-    chat_payload,
-    is_place,
-    judge_stream,
-    limit_s,
-    message_of,
-    text_of,
-)
+from healthcheck.smoke.surface import PLACE, chat_payload, is_place, judge_stream, limit_s
 from healthcheck.smoke.target import Session, fault, refusal
 from healthcheck.words import short
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deploy.recipe import Health
-from healthcheck import prompts
+from healthcheck import prompts, question
 from healthcheck.judge import MISSES, Finding, Outcome, Step, differs, ladder, missed, worst
 from healthcheck.verdict.memory import GATE, Gate, Generation, Memory, Want, begin
 
@@ -15,6 +15,8 @@ SHORTEST_LONG = 512
 # vLLM 0.27.1 has a Triton kernel for top_k and top_p, which it takes from eight rows on
 # (v1/sample/ops/topk_topp_sampler.py): those of two requests, each with three drafts or more.
 TOP_P_REQUESTS = 2
+# How often what sampling alone can miss is asked for: missed each time it is bad.
+TRIES = {Step.LONG: MISSES, Step.QUESTION: 3}
 # A gate that fails is tried again ever more slowly, up to this pause.
 GATE_PAUSE_LIMIT_S = 60.0
 
@@ -29,6 +31,8 @@ def planned(memory: Memory, health: Health) -> Gate:
     left_out = set() if rungs else {Step.LONG}
     if not memory.ranks:
         left_out.add(Step.EVERY_ENGINE)
+    if not health.needle or (longest is not None and longest < question.CONTEXT):
+        left_out.add(Step.QUESTION)
     if health.gate_requests < 2:
         left_out.add(Step.AT_ONCE)
     steps = tuple(s for s in GATE if s not in left_out)
@@ -61,6 +65,8 @@ def gate_want(memory: Memory, now: float, health: Health) -> Want | None:
             prompt_tokens=few_tokens(memory.max_model_len, health),
             requests=TOP_P_REQUESTS,
         )
+    elif step is Step.QUESTION:
+        want = _again(replace(want, tokens=question.TOKENS), gate)
     elif step is Step.LONG:
         want = _long(want, gate, memory.max_model_len, health)
     # Behind others' work each may take as long as the first.
@@ -80,14 +86,21 @@ def _long(want: Want, gate: Gate, longest: int | None, health: Health) -> Want:
     if gate.rung + 1 < len(gate.rungs):
         tokens = min(health.gate_tokens, tokens)
     prompt_tokens = gate.rungs[gate.rung]
-    return replace(
-        want,
-        nonce=f"{want.nonce}-{prompt_tokens}-{gate.misses + 1}",
-        seed=want.seed + gate.misses,
-        tokens=tokens,
-        timeout_s=health.generation_timeout_s if gate.misses else want.timeout_s,
-        prompt_tokens=prompt_tokens,
+    return _again(
+        replace(
+            want,
+            nonce=f"{want.nonce}-{prompt_tokens}",
+            tokens=tokens,
+            timeout_s=health.generation_timeout_s if gate.misses else want.timeout_s,
+            prompt_tokens=prompt_tokens,
+        ),
+        gate,
     )
+
+
+def _again(want: Want, gate: Gate) -> Want:
+    """What may be asked several times, in other words and with another seed each time."""
+    return replace(want, nonce=f"{want.nonce}-{gate.misses + 1}", seed=want.seed + gate.misses)
 
 
 def _long_tokens(longest: int | None, health: Health) -> int:
@@ -99,14 +112,16 @@ def gate_limit_s(health: Health) -> float:
     """The longest that one round of the gate can take: every question's time-out."""
     steps = planned(begin(0.0), health).steps
     rungs = len(health.long_prompt_tokens)
-    short = sum(_timeout_s(step, health) for step in steps if step is not Step.LONG)
-    again = (MISSES - 1) * health.generation_timeout_s
+    short = sum(
+        TRIES.get(step, 1) * _timeout_s(step, health) for step in steps if step is not Step.LONG
+    )
+    again = (TRIES[Step.LONG] - 1) * health.generation_timeout_s
     return short + rungs * (_timeout_s(Step.LONG, health) + again)
 
 
 def _timeout_s(step: Step, health: Health) -> float:
     # Long prompts, batches and other ways to sample have kernels of their own to compile.
-    compiles = step not in (Step.PROBE, Step.SECOND_SEED)
+    compiles = step not in (Step.PROBE, Step.SECOND_SEED, Step.QUESTION)
     return health.warmup_timeout_s if compiles else health.generation_timeout_s
 
 
@@ -116,7 +131,7 @@ def gate_after(gate: Gate, generation: Generation, at: float, health: Health) ->
         return gate
     step, findings = generation.step, generation.findings
     took = generation.ended_at - generation.started_at
-    if step is Step.LONG and (gate.rung or gate.misses):
+    if gate.rung or gate.misses:
         took += gate.took[step]
     gate = replace(gate, took={**gate.took, step: took})
     if step is Step.WARM_UP:
@@ -129,11 +144,12 @@ def gate_after(gate: Gate, generation: Generation, at: float, health: Health) ->
     if step is Step.LONG:
         findings = ladder(findings, gate.rungs[: gate.rung], gate.rungs[gate.rung])
     gate = replace(gate, findings={**gate.findings, step: findings})
-    if step is Step.LONG and (next_one := _climb(gate, findings)) is not None:
+    if (next_one := _next_try(gate, step, findings)) is not None:
         return next_one
     outcome = worst(findings)
     gate = replace(gate, rung=0, misses=0)
-    if outcome is Outcome.GOOD:
+    # Who does not answer the question tells nothing by it: only a wrong answer holds the gate.
+    if outcome is Outcome.GOOD or (step is Step.QUESTION and outcome is Outcome.UNKNOWN):
         first = generation.completion if step is Step.PROBE else gate.first
         done = gate.index + 1 >= len(gate.steps)
         return replace(
@@ -152,11 +168,11 @@ def gate_after(gate: Gate, generation: Generation, at: float, health: Health) ->
     )
 
 
-def _climb(gate: Gate, findings: Sequence[Finding]) -> Gate | None:
-    """The gate at its next long prompt: a longer one, or another in place of one whose needle was
-    missed for the first time. None: there is none, or this one settles it."""
-    if missed(findings) and gate.misses + 1 < MISSES:
+def _next_try(gate: Gate, step: Step, findings: Sequence[Finding]) -> Gate | None:
+    """The gate where its step is not over: another try at what was missed, or a longer prompt."""
+    if missed(findings) and gate.misses + 1 < TRIES[step]:
         return replace(gate, misses=gate.misses + 1)
-    if worst(findings) is Outcome.GOOD and gate.rung + 1 < len(gate.rungs):
+    climbs = step is Step.LONG and worst(findings) is Outcome.GOOD
+    if climbs and gate.rung + 1 < len(gate.rungs):
         return replace(gate, rung=gate.rung + 1, misses=0)
     return None

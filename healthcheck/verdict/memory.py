@@ -15,7 +15,8 @@ from healthcheck.prompts import DEPTH
 from healthcheck.reasons import Note
 
 GATE = (
-    *(Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.LONG, Step.AT_ONCE),
+    *(Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.QUESTION, Step.LONG),
+    Step.AT_ONCE,
     Step.EVERY_ENGINE,  # where there are several to choose from
 )
 SCORED = frozenset(GATE[1:]) | {Step.IDLE}
@@ -308,7 +309,7 @@ class Gate:
     steps: tuple[Step, ...] = GATE
     rungs: tuple[int, ...] = ()  # lengths of the long prompts in tokens, from short to long
     rung: int = 0  # the one that is asked next
-    misses: int = 0  # of its needle
+    misses: int = 0  # of its needle, or of the question
     took: Mapping[Step, float] = field(default_factory=dict)  # seconds, of the last run of a step
 
     @property

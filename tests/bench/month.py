@@ -290,7 +290,7 @@ def _figure(seen: Seen, wedges: list[Wedge]) -> Figure:
             "budgets: quiet nights, busy days, saturation with probe time-outs, lone prefills of "
             "up to 1,028 s, compile stalls of up to 50 s, scrape failures of up to 90 s, bad and "
             "cut canaries by chance, an API process that is late while it is saturated, /metrics from "
-            f"a cache for up to 15 minutes, {seen.pauses} pauses of the service itself of up to an hour, one needle in {MISS} missed by chance, and upgrades; half of it on a server with two engines. As a "
+            f"a cache for up to 15 minutes, {seen.pauses} pauses of the service itself of up to an hour, one needle and one sum in {MISS} missed by chance, and upgrades; half of it on a server with two engines. As a "
             f"control, one engine is wedged for good at {len(wedges)} random moments of such days. A pause is what the verdict took for "
             "work without a step; at the budget it is NOT_READY."
         ),

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from healthcheck import question
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import Counters, Step, judge
@@ -33,7 +34,8 @@ LONGEST_STALL_S = 50.0
 UNROUTED_S = 600.0
 # One canary in so many is a bad answer by chance, and as many are cut on their way.
 CHANCE = 500
-# A model that reads misses one needle in so many by sampling: no figure of any model, a bad case.
+# A model that reads misses one needle, and one question, in so many by sampling: no figure of any
+# model, a bad case.
 MISS = 50
 PROMPT_TOKENS = 24
 NEEDLE = "123456"
@@ -392,6 +394,8 @@ class Server:
         answer: Answer | Failure = self._answer(want, ours.engine)
         if ours.left_s > 1e-9:
             answer = Failure(FailureKind.TIMEOUT, "simulated", want.timeout_s)
+        if want.step is Step.QUESTION:
+            return self._reckoned(want, ours, answer), None
         counters = Counters(Speculation(), Speculation(1, 5, 3, (1, 1, 1, 0, 0)))
         findings, made = judge(
             answer,
@@ -406,6 +410,18 @@ class Server:
             want.step, want.epoch, ours.began, ours.done_at, findings, made, want.engine
         )
         return done, None
+
+    def _reckoned(self, want: Want, ours: _Ours, answer: Answer | Failure) -> Generation:
+        """The gate's question, answered rightly but for one in MISS; a server of garbage rambles."""
+        task, _ = question.ask(MODEL, want.nonce, want.seed, want.tokens)
+        wrong = ours.engine in self.wrong.garbage or self.draw.randrange(MISS) == 0
+        if isinstance(answer, Answer):
+            said = "river stone bread" if wrong else f"Answer: {task.answer}"
+            message = {"choices": [{"message": {"role": "assistant", "content": said}}]}
+            answer = Answer(200, json.dumps(message).encode())
+        found = question.judged(answer, task)
+        assert ours.done_at is not None
+        return Generation(want.step, want.epoch, ours.began, ours.done_at, found)
 
     def _answer(self, want: Want, engine: str) -> Answer:
         nonce = "cached" if self.wrong.replays else want.nonce

@@ -17,11 +17,10 @@ import pytest
 from deploy import accuracy as make_target
 from deploy import recipe
 from deploy.recipe import RecipeError
-from healthcheck import accuracy
-from healthcheck.accuracy import calls, gsm8k, tasks
+from healthcheck import accuracy, tasks
+from healthcheck.accuracy import calls, gsm8k
 from healthcheck.accuracy.ask import CALLS, CALLS_FLOOR, FORM_TASKS, KINDS, SIDE_BY_SIDE
 from healthcheck.accuracy.needles import DEPTHS
-from healthcheck.accuracy.numbers import number_of
 from healthcheck.accuracy.results import CLAMPED, UNCLAMPED
 from healthcheck.accuracy.score import (
     Score,
@@ -32,6 +31,7 @@ from healthcheck.accuracy.score import (
     verdict,
 )
 from healthcheck.judge import PICKED_TOKENS, Outcome
+from healthcheck.numbers import number_of
 from tests.support.scripted_server import MODEL, completion, error
 from tests.support.solving_server import SolvingServer
 

@@ -846,6 +846,15 @@ SCENARIOS = [
         peer="every one: none reads what is written",
     ),
     Scenario(
+        "words of nothing around a needle that is found",
+        (LOADING, SMOKE),
+        wait(60),
+        ("question.wrong", "gate.failed"),
+        {"rambles": True},
+        from_ready=False,
+        peer="every one: none reads what is written",
+    ),
+    Scenario(
         "requests at once get one text",
         (LOADING, SMOKE),
         wait(60),
@@ -1191,6 +1200,6 @@ def test_steps_of_the_gate_can_be_left_out() -> None:
 
 
 def test_a_model_that_cannot_read_is_not_asked_for_the_needle() -> None:
-    """`needle` false judges the long answer by everything else."""
-    with scripted_server(reads_tokens=0) as server:
+    """`needle` false judges the long answer by everything else, and asks no sums."""
+    with scripted_server(reads_tokens=0, rambles=True) as server:
         Simulation(server, Health(needle=False)).to_ready()

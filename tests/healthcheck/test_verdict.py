@@ -809,10 +809,11 @@ def test_the_gate_has_a_limit() -> None:
     count."""
     health = Health(warmup_timeout_s=900.0, generation_timeout_s=180.0)
     warm_up, probe, second_seed, top_p, at_once = 900.0, 180.0, 180.0, 900.0, 900.0
+    question = 3 * 180.0
     long = 3 * 900.0 + 3 * 180.0  # each of three needles may be missed once
-    assert gate_limit_s(health) == warm_up + probe + second_seed + top_p + long + at_once
+    assert gate_limit_s(health) == warm_up + probe + second_seed + top_p + question + long + at_once
     short = replace(health, long_prompt_tokens=(), gate_requests=1)
-    assert gate_limit_s(short) == warm_up + probe + second_seed + top_p
+    assert gate_limit_s(short) == warm_up + probe + second_seed + top_p + question
 
 
 # --- faults that begin under traffic --------------------------------------------------------------

@@ -501,12 +501,13 @@ def test_every_step_of_the_gate_asks_for_its_own() -> None:
         Want(Step.PROBE, 1, "1-1", 3, 64, probe),
         Want(Step.SECOND_SEED, 1, "1-1", 4, 64, probe),
         Want(Step.TOP_P, 1, "1-1-top-p", 3, 32, long, prompt_tokens=300, requests=2),
+        Want(Step.QUESTION, 1, "1-1-question-1", 3, 512, probe),
         Want(Step.LONG, 1, "1-1-long-1500-1", 3, 64, long, prompt_tokens=1500),
         Want(Step.LONG, 1, "1-1-long-8000-1", 3, 64, long, prompt_tokens=8000),
         Want(Step.LONG, 1, "1-1-long-16064-1", 3, 320, long, prompt_tokens=16064),
         Want(Step.AT_ONCE, 1, "1-1-at-once", 3, 64, long, requests=4),
     ]
-    assert [want.scored for want in wanted] == [False] + [True] * 7
+    assert [want.scored for want in wanted] == [False] + [True] * 8
 
 
 def test_two_at_once_are_several() -> None:
@@ -625,6 +626,60 @@ def test_a_long_prompt_that_reads_as_garbage_is_not_asked_again() -> None:
     assert machine.codes == ["text.needle_missed", "text.garbage", "gate.failed"]
 
 
+WRONG = (Finding("question", Outcome.BAD, "question.wrong"),)
+UNTOLD = (Finding("question", Outcome.UNKNOWN, "question.untold"),)
+
+
+def asked(machine: Machine, *answers: tuple[Finding, ...]) -> list[Want]:
+    """The questions of a gate that is good besides, answered so; the last answer again and again."""
+    wants: list[Want] = []
+    machine.to_smoke()
+    while not machine.memory.gate.failures and machine.memory.state is State.SMOKE:
+        want = machine.wanted()
+        assert want is not None
+        findings = GOOD
+        if want.step is Step.QUESTION:
+            findings = answers[min(len(wants), len(answers) - 1)]
+            wants.append(want)
+        made = machine.generation(findings, want.step, tokens=(machine.readings, 5, 6))
+        machine.see(OK, metrics=metrics(), generation=made)
+    return wants
+
+
+def test_a_question_answered_wrongly_is_asked_three_times() -> None:
+    """Other sums with another seed each time; wrong three times they hold the gate."""
+    machine = Machine()
+    wants = asked(machine, WRONG)
+    assert [(want.nonce, want.seed) for want in wants] == [
+        ("1-1-question-1", 3),
+        ("1-1-question-2", 4),
+        ("1-1-question-3", 5),
+    ]
+    assert machine.codes == ["question.wrong", "gate.failed"]
+    assert machine.memory.gate.misses == 0
+
+
+@pytest.mark.parametrize("last", [GOOD, UNTOLD, SILENT, DENIED])
+def test_only_a_third_wrong_answer_holds_the_gate(last: tuple[Finding, ...]) -> None:
+    """Two may be chance; what is not answered, or not in time, tells nothing and blocks nothing."""
+    machine = Machine()
+    assert len(asked(machine, WRONG, WRONG, last)) == 3
+    assert machine.memory.gate.passed and machine.memory.gate.findings[Step.QUESTION] == last
+
+
+@pytest.mark.parametrize(
+    ("context", "needle", "asks"),
+    [(None, True, 1), (2048, True, 1), (2047, True, 0), (None, False, 0)],
+)
+def test_who_has_no_room_or_no_sense_is_asked_no_sums(
+    context: int | None, needle: bool, asks: int
+) -> None:
+    """Random weights (needle false) reckon nothing, and a short context cuts an answer off."""
+    machine = Machine(Policy(replace(HEALTH, needle=needle), MODEL))
+    machine.see(OK, listing=Listing((MODEL,), context), metrics=metrics())
+    assert [want.step for want in machine.pass_gate()].count(Step.QUESTION) == asks
+
+
 def test_the_seconds_of_all_long_prompts_are_one_step() -> None:
     """What reports show as the long step is the time of every prompt in it, in one round."""
     machine = Machine()
@@ -712,6 +767,7 @@ def test_the_gate_keeps_what_it_found_and_how_long_it_took() -> None:
         Step.PROBE: GOOD,
         Step.SECOND_SEED: (*GOOD, second),
         Step.TOP_P: GOOD,
+        Step.QUESTION: GOOD,
         Step.LONG: GOOD,
         Step.AT_ONCE: GOOD,
     }

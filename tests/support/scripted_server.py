@@ -76,6 +76,7 @@ class ScriptedServer:
     garbled_processes: frozenset[int] = frozenset()
     garbles_after_s: float = float("inf")
     clock: Callable[[], float] = time.monotonic
+    rambles: bool = False  # it chats in words of nothing, and reads well besides
     crossed: bool = False  # gives every request that runs with others the same text
     greedy: bool = False
     fixed_seed: bool = False
@@ -210,10 +211,14 @@ class ScriptedServer:
         return self.garbles or of_the_process or idle_s >= self.garbles_after_s
 
     def chat(self, payload: Mapping[str, Any]) -> Reply:
-        """A thinking answer: all of it in `reasoning`, none in `content`; a call if there are tools."""
+        """A thinking answer: all of it in `reasoning`, in `content` the total of sums alone; a call if
+        there are tools."""
         body = completion(payload["messages"][-1]["content"], 0, int(payload["max_tokens"]))
         text = body["choices"][0]["text"]
         message: dict[str, Any] = {"role": "assistant", "content": None, "reasoning": text}
+        total = reckoned(payload["messages"][-1]["content"])
+        if total is not None:
+            message["content"] = text if self.rambles else f"Answer: {total}"
         if payload.get("response_format"):
             schema = payload["response_format"]["json_schema"]["schema"]
             message["content"] = json.dumps(of_schema(schema))
@@ -350,6 +355,20 @@ def found_again(prompt: str, reads: bool) -> str:
     page = asked[1] if reads else str(int(asked[1]) + 1)
     found = re.search(rf"^Page {page}\. Number( .*)", prompt, re.MULTILINE)
     return found[1] if found else ""
+
+
+def reckoned(prompt: str) -> int | None:
+    """The total of a chain of sums, None of a prompt that is none."""
+    begins = re.match(r"Begin with (\d+) ", prompt)
+    if begins is None:
+        return None
+    total = int(begins[1])
+    for sign, number in re.findall(r"^\d+\. (\w+).* (\d+)$", prompt, re.MULTILINE):
+        by = int(number)
+        total = {
+            "add": total + by, "take": total - by, "multiply": total * by, "divide": total // by
+        }[sign]  # fmt: skip
+    return total
 
 
 def error(status: int, message: str, kind: str = "BadRequestError") -> Reply:

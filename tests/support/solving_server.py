@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from healthcheck.accuracy import calls, tasks
+from healthcheck import tasks
+from healthcheck.accuracy import calls
 from healthcheck.accuracy.ask import CALLS, KINDS
 from tests.support.scripted_server import Reply, ScriptedServer, completion
 

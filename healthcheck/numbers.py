@@ -14,6 +14,7 @@ ASK = (
     "number alone."
 )
 _NUMBER = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?")
+_OF_ITS_OWN = re.compile(rf"(?<!\w)(?:{_NUMBER.pattern})(?!\w)")
 _ANSWER = re.compile(r"answer[^\w-]{0,10}", re.IGNORECASE)
 
 
@@ -25,6 +26,12 @@ def number_of(text: str) -> float | None:
         return _value(found[0])
     numbers = _NUMBER.findall(text)
     return _value(numbers[-1]) if numbers else None
+
+
+def numbers_of(text: str) -> tuple[float, ...]:
+    """Every number of a text that is no part of a word, in its order."""
+    values = (_value(found) for found in _OF_ITS_OWN.findall(text))
+    return tuple(value for value in values if value is not None)
 
 
 def _value(text: str) -> float | None:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from healthcheck.accuracy.numbers import ASK, number_of
+from healthcheck.numbers import ASK, number_of, numbers_of
 
 CHAIN_STEPS = (10, 20, 40)
 ROOMS = 40
@@ -36,6 +36,10 @@ class Task:
         """Whether a text ends in the number."""
         return number_of(text) == self.answer
 
+    def is_told(self, text: str) -> bool:
+        """Whether the number stands anywhere in a text."""
+        return self.answer in numbers_of(text)
+
 
 def arithmetic(draw: random.Random) -> Task:
     """A word problem of three or four steps with numbers of two to four digits."""
@@ -43,12 +47,13 @@ def arithmetic(draw: random.Random) -> Task:
     return Task(ASK.format(question=question), answer)
 
 
-def chain(draw: random.Random) -> Task:
-    """Ten, twenty or forty sums, each on the total of the one before: one slip loses the answer.
+def chain(draw: random.Random, steps: int | None = None) -> Task:
+    """Ten, twenty or forty sums, or as many as `steps`, each on the total of the one before: one
+    slip loses the answer.
 
     What is a little worse at every token is the more worse here, the longer the chain.
     """
-    steps = draw.choice(CHAIN_STEPS)
+    steps = steps or draw.choice(CHAIN_STEPS)
     total = start = draw.randint(200, 900)
     lines = []
     for number in range(1, steps + 1):
