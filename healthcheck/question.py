@@ -1,9 +1,9 @@
 """The gate's one question whose answer is known: a few sums, asked as users ask, as a chat.
 
 A server may give back the number of a long prompt and write readable nonsense besides. A right one
-hardly misses these: at the floor of the accuracy test's chains (75 % of those of 10, 20 and 40 sums)
-it loses one sum in 77, one question in 26, and all three of one gate in 17,000. Only what is read
-and wrong is bad. A server that does not chat is none the worse for it.
+hardly misses these: at the floor of the accuracy test's chains (75 % of 10, 20 and 40 sums) it
+loses one sum in 77, one question in 26, and all three of one gate in 17,000. Only what is read and
+wrong is bad. A server that does not chat is none the worse for it.
 """
 
 from __future__ import annotations

@@ -382,7 +382,7 @@ def test_the_cause_of_a_failed_start_comes_from_the_log(tmp_path: Path) -> None:
         loop.turn(120.0)  # sees a start of its own
         assert loop.turn(180.0).cause is None
         target.up()
-        for second in range(181, 190):
+        for second in range(181, 200):
             loop.turn(float(second))
         assert loop.snapshot.verdict.state is State.READY
         assert loop.snapshot.cause is None
