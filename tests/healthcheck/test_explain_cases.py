@@ -16,6 +16,7 @@ from deploy import recipe
 from deploy.__main__ import main as deploy_main
 from healthcheck.explain import Explainer, Explanation, Finding, Verdict, explain_stream, places
 from healthcheck.explain.deaths import LITERALS, weight_of
+from healthcheck.reasons import REASONS, SMOKE_REASONS
 from healthcheck.signatures import load
 from tests.support.log_forms import FORMS
 from tests.support.log_samples import SAMPLES
@@ -381,63 +382,78 @@ def test_a_rank_that_lost_another_is_no_cause() -> None:
 
 # --- remedies
 
-# A value for each setting that a remedy names, as its reader would give it.
+# A value for each setting that a remedy tells to give, as its reader would give it.
 _FLAGS = {
     "kv-cache-memory-bytes": "8000000000",
     "max-num-batched-tokens": "4096",
-    "max-num-seqs": "8",
+    "max-num-seqs": "1",
     "max-model-len": "8192",
     "tensor-parallel-size": "8",
-    "gpu-memory-utilization": "0.85",
+    "gpu-memory-utilization": "0.8",
     "pipeline-parallel-size": "1",
     "distributed-timeout-seconds": "1200",
     "tokenizer-mode": "deepseek_v4",
-    "enforce-eager": "",
+    "tool-call-parser": "deepseek_v4",
+    "enable-auto-tool-choice": "",
+    "speculative-config": '{"method": "dspark", "num_speculative_tokens": 5}',
+    "speculative-config.num_speculative_tokens": "5",
     "port": "8001",
 }
+# To be left out, or an option of the health service's.
+_NOT_GIVEN = {"compilation-config", "disable-log-stats", "model", "seed"}
 _VARIABLES = {
     "VLLM_ENGINE_READY_TIMEOUT_S": "9000",
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1800",
     "VLLM_USE_V2_MODEL_RUNNER": "",  # to be unset
+    "DSPARK_GRAPHS": "off",
+    "DSPARK_SPECULATION": "off",
 }
 _KNOWN = recipe.load().vllm.vocabulary.flags
 
 
 def _settings(remedy: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The flags of vLLM, of two words or with dashes before them, and the variables in a remedy."""
-    words = re.findall(r"(?<![\w/-])(--)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])", remedy)
-    flags = [flag for dashes, flag in words if flag in _KNOWN and (dashes or "-" in flag)]
-    return tuple(flags), tuple(re.findall(r"\bVLLM_[A-Z0-9_]+", remedy))
+    remedy = remedy.replace("num_speculative_tokens", "--speculative-config.num_speculative_tokens")
+    words = re.findall(
+        r"(?<![\w/-])(--)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*(?:\.\w+)?)(?![\w-])", remedy
+    )
+    flags = [
+        flag
+        for dashes, flag in words
+        if flag.partition(".")[0] in _KNOWN and (dashes or "-" in flag) and flag not in _NOT_GIVEN
+    ]
+    return tuple(flags), tuple(re.findall(r"\b(?:VLLM|DSPARK)_[A-Z0-9_]+", remedy))
 
 
-NAMED = {s.id: _settings(s.remedy) for s in load() if any(_settings(s.remedy))}
-PLACES = Path(places.__file__).read_text()
-NAMED["places"] = _settings(PLACES)
+REMEDIES = {
+    **{s.id: s.remedy for s in load()},
+    **{code: told.remedy for code, told in {**REASONS, **SMOKE_REASONS}.items()},
+    "places": Path(places.__file__).read_text(),
+}
+NAMED = {name: _settings(text) for name, text in REMEDIES.items() if any(_settings(text))}
 
 
 def test_the_settings_of_remedies_are_found() -> None:
     """The next test tries something, and no flag or variable of a remedy escapes it."""
-    assert len(NAMED) >= 9
+    assert len(NAMED) >= 18
     assert {flag for flags, _ in NAMED.values() for flag in flags} <= _FLAGS.keys()
     assert {name for _, names in NAMED.values() for name in names} <= _VARIABLES.keys()
 
 
+@pytest.mark.parametrize("profile", ["mi300x", "mi355x"])
 @pytest.mark.parametrize("name", NAMED)
 def test_what_a_remedy_names_is_a_plan(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, profile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A setting that the plan refuses would send its reader in a circle."""
+    """A setting that the plan refuses, alone, would send its reader in a circle."""
     flags, variables = NAMED[name]
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text((ROOT / "deploy" / "recipe.toml").read_text())
     for variable in variables:
         if _VARIABLES[variable]:
             monkeypatch.setenv(variable, _VARIABLES[variable])
-    if name == "engine.rpc_timeout":  # its remedy says so
-        text = recipe.read_text()
-        recipe.write_text(text.replace("stall_budget_s = 660.0", "stall_budget_s = 1900.0"))
-    if name == "rccl.watchdog":  # it says what is so, and changes the flag only
-        monkeypatch.delenv("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS")
     given = [part for flag in flags for part in (f"--{flag}", _FLAGS[flag]) if part]
-    plan = ["plan", "--recipe", str(recipe), "--profile", "mi300x", "--", *given]
-    assert deploy_main(plan) == 0, capsys.readouterr().err
+    assert deploy_main(["plan", "--profile", profile, "--", *given]) == 0, capsys.readouterr().err
+
+
+def test_no_remedy_tells_to_raise_what_grows_by_itself() -> None:
+    """The plan makes the stall budget longer with the server's own bound on a step."""
+    assert not [name for name, text in REMEDIES.items() if "stall_budget_s" in text]
