@@ -1,7 +1,7 @@
 """What a plan asks of one card's memory, as a sum of named parts.
 
-The formulas are those of vLLM 0.27.1's code, whose file stands beside each part. Activations, RCCL
-and the runtime are not among them: vLLM measures those at a start.
+The formulas are those of vLLM's code, whose file stands beside each part. Activations, RCCL and
+the runtime are not among them: vLLM measures those at a start.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ DEFAULT_PREFILL_MIB = 512
 # Tokens that the indexer scores as one.
 INDEXER_RATIO = 4
 FLOAT_BYTES = 4
+# Of a value in the type that the model computes with, bfloat16.
+MODEL_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Memory:
             of = f"{_told(self.budget)}, {self.share:g} {of}"
             rows.append(("KV cache", _told(self.left), f"what is left of {of}"))
         told = [f"  {name:<15}{size:>7}  {source}" for name, size, source in rows]
-        return ["memory of each card in 10^9 bytes, by vLLM 0.27.1's code:", *told]
+        return ["memory of each card in 10^9 bytes, by vLLM's code:", *told]
 
 
 def of(intent: Intent, card: Gpu) -> Memory:
@@ -117,7 +119,7 @@ def _prefill(intent: Intent) -> Part:
 
 
 def _draft(intent: Intent) -> Part:
-    """In float32 to 0.27.1 (vLLM PR 50910), and on every rank."""
+    """On every rank, in the model's own type or in float32 (vLLM PR 50910)."""
     name, draft = "draft logits", intent.speculative or {}
     if draft.get("draft_sample_method") != "probabilistic":
         return Part(name, 0, "no probabilistic draft")
@@ -125,8 +127,9 @@ def _draft(intent: Intent) -> Part:
     words = intent.model.vocab_size
     if seqs is None or k is None or words is None:
         return Part(name, None, "of unknown sequences, tokens or vocabulary")
-    told = f"{seqs:,} sequences x {k} x {words:,} words x {FLOAT_BYTES} B"
-    return Part(name, seqs * k * words * FLOAT_BYTES, f"{told} (spec_decode/speculator.py)")
+    each = FLOAT_BYTES if intent.has("draft-logits-float32") else MODEL_BYTES
+    told = f"{seqs:,} sequences x {k} x {words:,} words x {each} B"
+    return Part(name, seqs * k * words * each, f"{told} (spec_decode/speculator.py)")
 
 
 def _graphs(intent: Intent) -> Part:

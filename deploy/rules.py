@@ -1,7 +1,7 @@
 """What a plan must satisfy before it may start, and what it should.
 
-The rules hold for vLLM 0.26 to 0.28 and were read in its wheels or in public issues; each names
-its source.
+The rules were read in vLLM's wheels or in public issues; each names its source. Which release does
+what is asked of `deploy.facts`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploy import budgets, vocabulary
+from deploy import budgets, facts, vocabulary
 from deploy.recipe import Health, Model
 
 OFF = ("0", "false")
@@ -50,6 +50,10 @@ class Intent:
         """Whether the V2 model runner is switched off by the environment."""
         return self.env.get("VLLM_USE_V2_MODEL_RUNNER", "").lower() in OFF
 
+    def has(self, fact: str) -> bool:
+        """Whether a fact of `deploy.facts` holds in the release that is about to be started."""
+        return facts.holds(fact, self.vllm_version)
+
     @property
     def graph_mode(self) -> str | None:
         """The mode of graphs as vLLM reads it: a name in capitals, None for what is no name."""
@@ -58,6 +62,8 @@ class Intent:
         config = self.serve.get("compilation-config")
         mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
         if mode is None:
+            if self.arch == "gfx950" and self.has("eager-on-gfx950"):
+                return "NONE"
             level = str(self.serve.get("optimization-level"))
             return LEVEL_GRAPHS.get(level, DEFAULT_GRAPHS)
         if isinstance(mode, str):
@@ -77,6 +83,7 @@ class Intent:
         asked = {
             "draft": bool(draft),
             "probabilistic": draft.get("draft_sample_method") == "probabilistic",
+            "adaptive-verification": bool(draft.get("enable_adaptive_verification")),
             "aiter-moe": self._has_aiter_experts,
         }
         return frozenset(name for name, is_asked in asked.items() if is_asked)
@@ -112,39 +119,47 @@ def check(intent: Intent) -> list[Finding]:
 
 
 def v2_runner(intent: Intent) -> Finding | None:
-    """DSpark exists in the V2 model runner only (vLLM 0.27.1 source)."""
-    if not (intent.is_dspark and intent.is_v1_runner):
+    """DSpark exists in the V2 model runner only (vllm/config/vllm.py)."""
+    name, check = "VLLM_USE_V2_MODEL_RUNNER", "dspark.v2_runner"
+    if not intent.is_dspark:
         return None
-    seen = intent.env["VLLM_USE_V2_MODEL_RUNNER"]
+    if intent.is_v1_runner:
+        seen = intent.env[name]
+        return Finding(
+            check, True, f"{name}: got {seen!r}; DSpark needs the V2 model runner: unset it"
+        )
+    if intent.is_rehearsal or intent.env.get(name) or not intent.has("v1-on-rocm"):
+        return None
     return Finding(
-        "dspark.v2_runner",
+        check,
         True,
-        f"VLLM_USE_V2_MODEL_RUNNER: got {seen!r}; DSpark needs the V2 model runner: unset it",
+        f"{name}: is not set; for this model on ROCm vLLM {intent.vllm_version} takes the V1 model"
+        " runner, which has no DSpark: set it to 1",
     )
 
 
 def pipeline_parallel(intent: Intent) -> Finding | None:
-    """DSpark does not support pipeline parallelism (vLLM 0.27.1 source)."""
-    size = intent.serve.get("pipeline-parallel-size", 1)
+    """DSpark did not support pipeline parallelism at first; no public run on MI cards has it."""
+    size, check = intent.serve.get("pipeline-parallel-size", 1), "dspark.pipeline_parallel"
     if not intent.is_dspark or str(size) == "1":
         return None
-    return Finding(
-        "dspark.pipeline_parallel",
-        True,
-        f"pipeline-parallel-size: got {size}; DSpark needs 1: use tensor-parallel-size",
-    )
+    seen = f"pipeline-parallel-size: got {size}"
+    if intent.has("pipeline-parallel-refused"):
+        return Finding(check, True, f"{seen}; DSpark needs 1: use tensor-parallel-size")
+    return Finding(check, False, f"{seen}; no public run drafts with it: use tensor-parallel-size")
 
 
 def draft_tokens(intent: Intent) -> Finding | None:
-    """K under the checkpoint's block is refused to 0.27.1; past it drafts are hardly accepted."""
+    """K under the checkpoint's block was refused at first; past it drafts are hardly accepted."""
     block = intent.model.dspark_block_size
     if not intent.is_dspark or block is None or intent.speculative is None:
         return None
     k = intent.speculative.get("num_speculative_tokens")
     if not isinstance(k, int) or isinstance(k, bool) or k < block:
+        is_refused = not isinstance(k, int) or k < 1 or intent.has("k-below-block-refused")
         return Finding(
             "dspark.k_below_block",
-            True,
+            is_refused,
             f"num_speculative_tokens: got {k!r}; the checkpoint's block is {block}: give {block}",
         )
     if k > block:
@@ -158,13 +173,13 @@ def draft_tokens(intent: Intent) -> Finding | None:
 
 
 def draft_model(intent: Intent) -> Finding | None:
-    """On 0.27 a `model` key loses the draft's quantization (vLLM issues 51758, 51916).
+    """A `model` key once lost the draft's quantization (vLLM issues 51758, 51916).
 
     A rehearsal's Qwen3 draft is a checkpoint of its own and must be named.
     """
     if intent.is_rehearsal or not intent.is_dspark or intent.speculative is None:
         return None
-    if "model" not in intent.speculative or not intent.vllm_version.startswith("0.27."):
+    if "model" not in intent.speculative or not intent.has("draft-model-key"):
         return None
     return Finding(
         "dspark.draft_model",
@@ -175,10 +190,12 @@ def draft_model(intent: Intent) -> Finding | None:
 
 
 def draft_slots(intent: Intent) -> Finding | None:
-    """DSpark takes K - 1 slots a sequence off the batch (vLLM 0.27.1, config/vllm.py)."""
+    """DSpark took K - 1 slots a sequence off the batch at first (vllm/config/vllm.py)."""
     batch, seqs = intent.size("max-num-batched-tokens"), intent.size("max-num-seqs")
     k = (intent.speculative or {}).get("num_speculative_tokens")
-    if not intent.is_dspark or batch is None or seqs is None or not isinstance(k, int):
+    if not intent.is_dspark or not intent.has("draft-slots-per-sequence"):
+        return None
+    if batch is None or seqs is None or not isinstance(k, int):
         return None
     taken = (k - 1) * seqs
     if batch > taken:
@@ -219,6 +236,22 @@ def graphs(intent: Intent) -> Finding | None:
         " replays graphs into garbage for all its life (ROCm/clr issue 279); NONE is right: to"
         " choose graphs give DSPARK_GRAPHS=on, which ends a start whose gate fails by garbage for"
         " a new one",
+    )
+
+
+def indexer_keys(intent: Intent) -> Finding | None:
+    """Whether MXFP4 keys of the indexer find less than FP8 ones was not looked at."""
+    if intent.arch != "gfx950" or not intent.has("indexer-mxfp4"):
+        return None
+    config = intent.serve.get("attention-config")
+    given = config.get("indexer_kv_dtype", "auto") if isinstance(config, Mapping) else "auto"
+    if given not in ("auto", "mxfp4"):
+        return None
+    return Finding(
+        "attention.indexer_keys",
+        False,
+        f"attention-config.indexer_kv_dtype: got {given!r}; the indexer's keys are then MXFP4, of"
+        " which this project has no figures: give fp8",
     )
 
 
@@ -270,6 +303,7 @@ RULES: tuple[Callable[[Intent], Finding | None], ...] = (
     draft_slots,
     piecewise_on_v1,
     graphs,
+    indexer_keys,
     logprobs_mode,
     stall_budget,
     grown_budgets,

@@ -14,11 +14,11 @@ from pathlib import Path
 from patches.apply import PatchStatus
 from patches.errors import FaultsError
 from patches.series import Series
-from patches.tree import is_at_least
+from patches.tree import is_within
 
 FILE = Path(__file__).resolve().parent / "faults.toml"
 
-ASKS = ("anything", "draft", "probabilistic", "aiter-moe")
+ASKS = ("anything", "draft", "probabilistic", "adaptive-verification", "aiter-moe")
 EFFECTS = ("refuse", "warn")
 
 
@@ -43,8 +43,7 @@ class Fault:
 
     def is_in(self, version: str) -> bool:
         """Whether the release `version` has it; a pre-release of the one that mends it has."""
-        mended = self.right is not None and is_at_least(version, self.right)
-        return is_at_least(version, self.since) and not mended
+        return is_within(version, self.since, self.right)
 
     def hits(self, asked: Collection[str], longest: int | None) -> bool:
         """Whether a plan is hit: what it asks for, of ASKS, and its longest sequence in tokens.

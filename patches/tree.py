@@ -88,6 +88,11 @@ def is_at_least(version: str, release: str) -> bool:
     return seen > wanted or (seen == wanted and is_final)
 
 
+def is_within(version: str, since: str, until: str | None) -> bool:
+    """Whether `version` is `since` or later, and before `until`; None: no release ends it."""
+    return is_at_least(version, since) and not (until and is_at_least(version, until))
+
+
 def _numbers(release: str) -> list[int]:
     numbers = [int(number) for number in release.split(".")]
     while numbers and numbers[-1] == 0:  # 0.28 and 0.28.0 are the same release

@@ -92,7 +92,7 @@ def test_it_has_every_module_and_data_file_of_the_product(wheel: Path) -> None:
         if "rehearsal" not in path.parts
     }
     assert modules <= names
-    data = {"deploy/recipe.toml", "healthcheck/signatures.tsv"}
+    data = {"deploy/recipe.toml", "deploy/releases/facts.toml", "healthcheck/signatures.tsv"}
     data |= {
         f"deploy/releases/{version}/{name}"
         for version in release.names()

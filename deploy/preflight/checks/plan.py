@@ -9,8 +9,9 @@ from deploy.preflight.facts import Port
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
 
-# The MXFP4 kernels of vLLM on ROCm to 0.27.1 take shards in these steps (PR 51473).
-MXFP4_STEP = 256
+# The MXFP4 kernels of vLLM on ROCm take shards in these steps: some backends take the smaller one,
+# where the fact mxfp4-padding does not hold (PR 51473).
+MXFP4_STEP, MXFP4_SMALL_STEP = 256, 128
 # Of a card, and ours: less than that left is told.
 MEMORY_TIGHT = 0.05
 
@@ -97,14 +98,16 @@ def memory(start: Start) -> list[Finding]:
 
 
 def mxfp4_shard(start: Start) -> list[Finding]:
-    """Each rank's share of an expert is rounded up to 256 on ROCm to 0.27.1."""
+    """Each rank's share of an expert is rounded up to a step of the kernels on ROCm."""
     check = "plan.mxfp4_shard"
     width, ranks = start.intent.model.moe_intermediate_size, start.size("tensor-parallel-size")
     if start.profile.is_rehearsal or width is None:
         return []
     if start.intent.serve.get("enable-expert-parallel"):
         return [Finding(check, "ok", "experts stay whole with expert parallel")]
-    why = f"vLLM to 0.27.1 pads each rank's MXFP4 shard to {MXFP4_STEP} on ROCm (PR 51473)"
+    pads_all = start.intent.has("mxfp4-padding")
+    whose = "each rank's MXFP4 shard" if pads_all else "a rank's MXFP4 shard, by the backend,"
+    why = f"vLLM {start.intent.vllm_version} pads {whose} to {MXFP4_STEP} on ROCm (PR 51473)"
     if width % ranks:
         seen = f"moe_intermediate_size {width} does not divide by {ranks} ranks"
         return [Finding(check, "fail", seen, why, "choose a tensor-parallel-size that divides it")]
@@ -113,6 +116,9 @@ def mxfp4_shard(start: Start) -> list[Finding]:
     seen = f"moe_intermediate_size {width} over {ranks} ranks is {shard}"
     if padded == shard:
         return [Finding(check, "ok", f"{seen}, a multiple of {MXFP4_STEP}")]
+    if not pads_all and shard % MXFP4_SMALL_STEP == 0:
+        small = f"{seen}, a multiple of {MXFP4_SMALL_STEP}, which not every backend takes"
+        return [Finding(check, "unknown", small, why)]
     return [
         Finding(
             check,
