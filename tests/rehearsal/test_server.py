@@ -158,6 +158,13 @@ def test_processes_are_found_by_title(server: RehearsalServer) -> None:
     assert len({server.pid_of(ENGINE_CORE), server.pid_of(WORKER), server.process.pid}) == 3
 
 
+def test_each_process_says_for_itself_what_is_said_once(server: RehearsalServer) -> None:
+    """Its lines carry its own name, though it was forked from another that has said the same."""
+    once = r"^\((\w+) pid=\d+\) WARNING .*Enforce eager set"
+    said = re.findall(once, server.log_text(), re.MULTILINE)
+    assert sorted(said) == ["APIServer", "EngineCore", "Worker"]
+
+
 # The last test of the shared server: it ends it.
 def test_sigterm_leaves_no_process(server: RehearsalServer) -> None:
     """SIGTERM to the foreground process ends the whole server with exit code 0."""

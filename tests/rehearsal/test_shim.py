@@ -10,7 +10,8 @@ from typing import Any
 
 from deploy.rehearsal.environment import SHIM
 
-KERNELS = Path(__file__).resolve().parents[1] / "support" / "interpreted_kernels.py"
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+KERNELS = SUPPORT / "interpreted_kernels.py"
 
 INERT = f"""
 import gc, json, sys
@@ -89,3 +90,13 @@ def test_shortcuts_change_no_result() -> None:
     seen = run(str(KERNELS), "shortcuts", TRITON_INTERPRET="1")
     assert seen["compared"] >= 1000
     assert seen["different"] == 0
+
+
+def test_a_forked_process_is_what_a_spawned_one_is() -> None:
+    """But for its imports: its place, signals, descriptors, title and streams, how it ends, and
+    that its death is seen above and below it."""
+    spawned, forked = (run(str(SUPPORT / "spawned_process.py"), how) for how in ("exec", "fork"))
+    assert (spawned.pop("fresh"), forked.pop("fresh")) == (True, False)
+    assert forked == spawned
+    assert forked["is_child"] and forked["death_seen"] and forked["orphan_saw_it"]
+    assert (forked["killed"], forked["exit_code"]) == (-9, 7)

@@ -1,17 +1,21 @@
-"""The vLLM general plugin: vLLM calls `register` in the API server, the engine and every worker."""
+"""The vLLM general plugin: vLLM calls `register` in the API server, before it starts others.
+
+Engine and workers are its forks (see `forking`) and have what it was given.
+"""
 
 import os
 
 
 def register() -> None:
-    """Mend Triton's interpreter and arm the fault that REHEARSAL_FAULT names, if any.
+    """Fork what is spawned, mend Triton's interpreter, arm the fault REHEARSAL_FAULT names, if any.
 
     Does nothing unless TRITON_INTERPRET=1. Safe to call more than once in a process.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
-    from . import faults, interpreter, masking, pinning, speed
+    from . import faults, forking, interpreter, masking, pinning, speed
 
+    forking.spawn_by_forking()
     interpreter.mend()
     speed.apply()
     masking.mask_by_sorting()
