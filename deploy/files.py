@@ -71,10 +71,11 @@ def why_not_writable(path: Path) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written to"
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, mode: int | None = None) -> None:
     """Put a file in place in one step; missing folders are made, links followed. Raises OSError.
 
-    What is there and is no file, such as /dev/stdout, is written to and stays what it is.
+    What is there and is no file, such as /dev/stdout, is written to and stays what it is. `mode` is
+    the file's, None for what the umask leaves.
     """
     if _is_device(path):
         path.write_text(text, encoding="utf-8")
@@ -84,6 +85,8 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")
+        if mode is not None:
+            partial.chmod(mode)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -8,7 +8,8 @@ VLLM_API_KEY_FILE and HF_TOKEN_FILE name files whose one line becomes VLLM_API_K
 empty file sets nothing.
 DSPARK_LOG names a file that gets a copy of all output, for the health service to explain a failed
 start from. Each start begins a new file and keeps the last one that is not empty as FILE.1, as does
-a full file. The image's provenance.json is copied beside it, for the health service to show.
+a full file. The image's provenance.json is copied beside it, for the health service to show, and
+signs.json there tells what the server's processes do (healthcheck/signs).
 With DSPARK_GRAPHS=on the health service at DSPARK_HEALTH_URL is asked about the start gate, and a
 start that writes garbage is ended for a new one (docker/graph_restarts.py).
 The exit code is the server's. Exit code 1 before it starts: a file cannot be read or written.
@@ -76,7 +77,7 @@ class LogFile:
         limit_bytes: int = LOG_LIMIT_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = path
+        self.path = path
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._gap = b""  # what tells the reader that something is missing
@@ -112,17 +113,17 @@ class LogFile:
 
     def _begin(self, first: bytes) -> BinaryIO:
         """A file that holds `first`, put in the place of the present one."""
-        if self._path.exists() and not self._path.is_file():
+        if self.path.exists() and not self.path.is_file():
             # Renaming it would take a device, or a folder with all that is in it, from its place.
-            raise OSError(errno.EINVAL, "is there and is no file", str(self._path))
-        unfinished = self._path.with_name(f"{self._path.name}.new")
+            raise OSError(errno.EINVAL, "is there and is no file", str(self.path))
+        unfinished = self.path.with_name(f"{self.path.name}.new")
         unfinished.unlink(missing_ok=True)
         file = unfinished.open("ab", buffering=0)
         try:
             write_all(file.fileno(), first)
-            if self._path.exists() and self._path.stat().st_size:
-                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            unfinished.replace(self._path)
+            if self.path.exists() and self.path.stat().st_size:
+                self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+            unfinished.replace(self.path)
         except OSError:
             file.close()
             unfinished.unlink(missing_ok=True)
@@ -246,10 +247,23 @@ def run_once(
     if signals.stopping.is_set():  # since the one before ended
         server.terminate()
     assert server.stdout is not None
-    with restarts.watching(server) if restarts else contextlib.nullcontext():
+    with (
+        restarts.watching(server) if restarts else contextlib.nullcontext(),
+        signs_of(server, log.path) if log else contextlib.nullcontext(),
+    ):
         copy_output(server, server.stdout, log)
         code = server.wait()
     return code if code >= 0 else 128 - code
+
+
+def signs_of(server: subprocess.Popen[bytes], log: Path) -> contextlib.AbstractContextManager[None]:
+    """Vital signs beside the log meanwhile; without psutil, which vLLM brings along, none."""
+    try:
+        from healthcheck.signs import writer
+    except ImportError as e:
+        print(f"launch: {e.name}: is not installed; no vital signs are written", file=sys.stderr)
+        return contextlib.nullcontext()
+    return writer.watching(server, log)
 
 
 def copy_output(server: subprocess.Popen[bytes], pipe: IO[bytes], log: LogFile | None) -> None:

@@ -20,10 +20,11 @@ from deploy.rehearsal.server import PROFILE, check_platform, check_port_free
 from healthcheck import explain
 from healthcheck import smoke as test
 from healthcheck.client import Client
+from healthcheck.signs.writer import watching
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
-#: Server log, health log: beside the smoke report, so that a user finds them together.
+#: Server log with its vital signs, health log: beside the smoke report, so that a user finds them.
 LOGS = ROOT / "build" / "rehearsal"
 
 # Beyond --shutdown-timeout, for a server that cannot drain (a stopped engine); seconds.
@@ -108,7 +109,8 @@ def rehearsal(
     try:
         children.append(_start("server", server_command, logs, environ))
         children.append(_start("health", health_command, logs, environ))
-        yield Running(server_url, f"http://{HOST}:{health_port}", *children)
+        with watching(children[0].process, children[0].log):
+            yield Running(server_url, f"http://{HOST}:{health_port}", *children)
     finally:
         # the health service first, as in production: unready before the server drains
         for child, seconds in zip(
