@@ -42,11 +42,12 @@ class Watched:
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.server.port}")
         self.health = health_pb2_grpc.HealthStub(self.channel)
 
-    def turn(self, times: int = 1) -> State:
-        for _ in range(times):
-            self.now += 5.0
-            self.loop.turn(self.now)
-        return self.loop.snapshot.verdict.state
+    def turn(self) -> State:
+        self.now += 5.0
+        return self.loop.turn(self.now).verdict.state
+
+    def turn_until(self, state: State) -> None:
+        assert any(self.turn() is state for _ in range(100)), self.loop.snapshot.verdict.line
 
     def check(self, service: str = "") -> int:
         request = health_pb2.HealthCheckRequest(service=service)
@@ -71,10 +72,10 @@ def test_the_services_answer_as_the_probes_do() -> None:
     """LOADING serves liveness only, READY all of them, DEAD none."""
     with watched() as it:
         assert it.all() == [NOT_SERVING, NOT_SERVING, NOT_SERVING, SERVING]
-        assert it.turn(10) is State.READY
+        it.turn_until(State.READY)
         assert it.all() == [SERVING] * 4
         it.target.health = (503, b"")
-        assert it.turn(10) is State.DEAD
+        it.turn_until(State.DEAD)
         assert it.all() == [NOT_SERVING] * 4
 
 
@@ -88,7 +89,7 @@ def test_an_unknown_service_is_not_found() -> None:
 def test_a_loop_that_stands_still_is_not_ready_and_no_fault_of_the_engine() -> None:
     """Without a turn for a minute readiness is gone, and liveness stays."""
     with watched() as it:
-        it.turn(10)
+        it.turn_until(State.READY)
         it.now += 120.0
         assert it.all() == [NOT_SERVING, NOT_SERVING, NOT_SERVING, SERVING]
 
@@ -99,7 +100,7 @@ def test_watch_tells_each_change_once() -> None:
         request = health_pb2.HealthCheckRequest(service="readiness")
         watch = it.health.Watch(request, timeout=PATIENCE_S)
         assert next(watch).status == NOT_SERVING
-        it.turn(20)
+        it.turn_until(State.READY)
         assert next(watch).status == SERVING
         it.loop.drain()
         it.turn()
