@@ -125,6 +125,7 @@ class Health:
     acceptance_floor: float = 0.15
     acceptance_ceiling: float = 0.99
     acceptance_effect: str = "degraded"
+    gpu_error_effect: str = "degraded"
 
 
 @dataclass(frozen=True)
@@ -344,9 +345,10 @@ class _Reader(Reader):
         for rate in ("acceptance_floor", "acceptance_ceiling"):
             if not getattr(health, rate) <= 1:
                 raise self.refusal(f"{key}.{rate}", getattr(health, rate), "give a fraction to 1")
-        if health.acceptance_effect not in EFFECTS:
-            fix = f"give one of {', '.join(EFFECTS)}"
-            raise self.refusal(f"{key}.acceptance_effect", health.acceptance_effect, fix)
+        for effect in ("acceptance_effect", "gpu_error_effect"):
+            if getattr(health, effect) not in EFFECTS:
+                fix = f"give one of {', '.join(EFFECTS)}"
+                raise self.refusal(f"{key}.{effect}", getattr(health, effect), fix)
         return health
 
     def told(self, key: str, table: Mapping[str, Any], name: str) -> str:

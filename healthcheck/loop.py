@@ -27,6 +27,7 @@ from healthcheck.generate import Generator
 from healthcheck.judge import Outcome, Step
 from healthcheck.provenance import Provenance
 from healthcheck.reasons import Note
+from healthcheck.signs.model import Signs
 from healthcheck.verdict import (
     RECHECK_S,
     SURFACES,
@@ -154,6 +155,7 @@ class Loop:
         jitter_seed: int | None = None,
         log: Log | None = None,
         provenance: Provenance | None = None,
+        signs: Callable[[], Signs | None] | None = None,
     ) -> None:
         self._client = client
         self._policy = policy
@@ -163,6 +165,7 @@ class Loop:
         self._say = say or to_stderr
         self._log = log
         self._provenance = provenance
+        self._signs = signs
         self._stopping = threading.Event()
         self._draining = False
         self._over = threading.Event()
@@ -391,6 +394,7 @@ class Loop:
             finished,
             outstanding,
             self._draining,
+            self._signs() if self._signs else None,  # last, so that they are fresh
         )
 
     def _ask(self, name: str, path: str, now: float, limit_bytes: int) -> Answer | Failure:

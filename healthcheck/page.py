@@ -73,6 +73,7 @@ def render(data: Mapping[str, Any]) -> str:
         + _acceptance(data)
         + _checks(data)
         + _engines(data["engines"])
+        + _signs(data["signs"])
         + _history(data["timeline"])
         + _provenance(data["provenance"])
         + _configuration(data["configuration"])
@@ -216,6 +217,40 @@ def _engines(engines: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     head = ("engine", "running / waiting", "KV in use", "tokens in / out", "last step", "stuck")
     return _table("Engines", head, rows)
+
+
+def _signs(signs: Mapping[str, Any] | None) -> str:
+    """Processes, cards and ends, where the server's own signs are seen."""
+    if signs is None:
+        return ""
+    processes = [
+        (
+            f"{p['name']} ({p['pid']})" if p["pid"] else p["name"],
+            f"{p['state']} for {_duration(p['in_state_s'])}",
+            "no" if p["asleep_s"] is None else f"for {_duration(p['asleep_s'])}",
+            _duration(p["cpu_s"]),
+            f"{p['rss_bytes'] / 2**30:.1f} GiB",
+        )
+        for p in signs["processes"]
+    ]
+    compilers = [
+        (c["name"], f"for {_duration(c['for_s'])}", _duration(c["cpu_s"]))
+        for c in signs["compilers"]
+    ]
+    cards = [
+        tuple(_word(c[k]) for k in ("name", "busy_percent", "uncorrected", "corrected", "xgmi"))
+        for c in signs["cards"] or ()
+    ]
+    ended = [
+        (f"{e['name']} ({e['pid']})", e["how"], f"{_duration(e['age_s'])} ago")
+        for e in reversed(signs["ended"])
+    ]
+    return (
+        _table("Processes", ("process", "state", "asleep", "CPU", "memory"), processes)
+        + _table("Compilers at work", ("compiler", "at work", "CPU"), compilers)
+        + _table("Cards", ("card", "busy %", "uncorrected", "corrected", "XGMI"), cards)
+        + _table("Processes that ended", ("process", "how", "when"), ended)
+    )
 
 
 def _history(timeline: Sequence[Mapping[str, Any]]) -> str:

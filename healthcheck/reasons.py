@@ -66,6 +66,14 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "give the final address as target: redirects are not followed"),
     ("server.overloaded", Kind.UNKNOWN, "the server refuses work for now (429 or 503)",
      "wait, or send less"),
+    ("process.stopped", Kind.SERVER, "a process of the server is stopped by a signal",
+     "see who stopped it (SIGSTOP, a debugger); kill -CONT PID lets it go on"),
+    ("process.died", Kind.SERVER, "a process of the server has ended",
+     "restart the server; SIGKILL by the kernel is a want of memory, and for the rest the cause is "
+     "in its log (python3 -m healthcheck explain)"),
+    ("gpu.uncorrected", Kind.SERVER, "a GPU has counted errors that it could not correct",
+     "answers of that card may be wrong: drain the server, look at dmesg and amd-smi, and have the "
+     "card reset or replaced"),
     ("start.waiting", Kind.STATE, "the server is not up yet",
      "wait: loading takes from a minute to two hours by storage and caches"),
     ("start.over_budget", Kind.SERVER, "the server is still not up after the start budget",
@@ -85,6 +93,14 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "look at the server's log; a first compile can take minutes"),
     ("progress.none", Kind.SERVER, "work is outstanding and the engine makes no step",
      "if it lasts: take a stack dump (py-spy) of EngineCore, then restart"),
+    ("progress.deadlock", Kind.SERVER,
+     "work waits and makes no step, and every process of the engine sleeps beside idle cards",
+     "nothing will come of it: take a stack dump (py-spy) of EngineCore and its workers, then "
+     "restart"),
+    ("progress.rank_asleep", Kind.SERVER,
+     "some ranks of an engine sleep while others work: they wait for different things",
+     "a collective that not all have entered: take a stack dump (py-spy) of every rank, then "
+     "restart"),
     ("progress.stalled", Kind.SERVER, "no step for longer than the slowest legal step",
      "restart the server; keep its log and a stack dump"),
     ("evidence.stale", Kind.UNKNOWN, "nothing has proved the server healthy for too long",

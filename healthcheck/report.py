@@ -18,6 +18,7 @@ from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import Snapshot
 from healthcheck.reasons import Note
 from healthcheck.settings import Settings
+from healthcheck.signs import shown
 from healthcheck.verdict import EngineMemory, Memory, Record, State
 from healthcheck.words import one_line
 
@@ -58,6 +59,7 @@ def as_json(snapshot: Snapshot, settings: Settings, now: float) -> dict[str, Any
         "last_generation": _generation(snapshot, now),
         "generations": dict(snapshot.generations),
         "answers": {key or "any": _record(r, now) for key, r in memory.records.items()},
+        "signs": shown.as_json(memory.signs, now),
         "engines": {name: _engine(e, now) for name, e in memory.engines.items()},
         "checks": {
             f"{name}:response": [
@@ -246,6 +248,7 @@ def metrics(snapshot: Snapshot, now: float, turns_on: bool) -> Iterator[Metric]:
         made.add_metric(key.split("/"), count)
     yield made
     yield from _acceptance(memory.engines)
+    yield from shown.metrics(memory.signs, now)
 
 
 def _acceptance(engines: Mapping[str, EngineMemory]) -> Iterator[Metric]:

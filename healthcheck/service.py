@@ -34,6 +34,7 @@ from healthcheck.grpc_health import GrpcHealth
 from healthcheck.loop import Loop, Snapshot
 from healthcheck.provenance import Provenance
 from healthcheck.settings import Settings, SettingsError
+from healthcheck.signs.file import Beside
 from healthcheck.verdict import Surfaces
 from healthcheck.voice import flush, to_stderr
 from healthcheck.worker import Worker
@@ -255,7 +256,8 @@ def serve(settings: Settings, sock: socket.socket) -> bool:
     files = Worker("files")
     log = Log(settings.log, files) if settings.log else None
     provenance = Provenance(settings.log, files) if settings.log else None
-    loop = Loop(client, settings.policy, log=log, provenance=provenance)
+    signs = Beside(settings.log) if settings.log else None
+    loop = Loop(client, settings.policy, log=log, provenance=provenance, signs=signs)
     server = _Server(configured(app(loop, settings)), loop)
     grpc = (
         GrpcHealth(loop, to_bind(settings.host), settings.grpc_port) if settings.grpc_port else None

@@ -22,7 +22,8 @@ MOST = 256
 LONGEST_WORD = 80
 BIGGEST = 1e18  # of any number: bytes of a whole cluster
 OTHERS = "others"
-_ENGINE = ("EngineCore", "Worker")
+ENGINE_CORE = "EngineCore"
+_ENGINE = (ENGINE_CORE, "Worker")
 
 T = TypeVar("T")
 
@@ -132,7 +133,7 @@ class Signs:
     def engine(self, key: str) -> tuple[Process, ...]:
         """The processes of the engine that /metrics calls `key`; of a lone one, all there are."""
         mine = tuple(p for p in self.processes if p.of_engine)
-        if sum(p.name.startswith(_ENGINE[0]) for p in mine) < 2:
+        if sum(p.name.startswith(ENGINE_CORE) for p in mine) < 2:
             return mine
         return tuple(p for p in mine if f"DP{key}" in p.name.split("_"))
 

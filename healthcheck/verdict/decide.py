@@ -12,6 +12,7 @@ from healthcheck.exposition import Exposition
 from healthcheck.judge import Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
+from healthcheck.verdict import vitals
 from healthcheck.verdict.gate import GATE_PAUSE_LIMIT_S, planned
 from healthcheck.verdict.memory import (
     ANY,
@@ -83,6 +84,7 @@ def _loading(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     if reading.transport is not Outcome.GOOD:
         told = reading.health_note
         notes += [told] if told.code not in ORDINARY_AT_START else []
+    notes += vitals.lately_ended(memory)
     waited = reading.at - memory.since
     if waited >= policy.health.start_budget_s:
         notes.insert(0, Note("start.over_budget", f"{waited:.0f} s"))
@@ -126,7 +128,7 @@ def _smoke(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 
 
 def _stall_note(memory: Memory) -> Note:
-    return Note("progress.stalled", f"{memory.stuck_for(memory.at):.0f} s")
+    return Note("progress.stalled", f"{memory.stuck_for(memory.at):.0f} s{vitals.doing(memory)}")
 
 
 def _gate_notes(memory: Memory, health: Health) -> list[Note]:
@@ -138,7 +140,9 @@ def _gate_notes(memory: Memory, health: Health) -> list[Note]:
     if last is not None and last.epoch == memory.epoch and last.outcome is Outcome.UNKNOWN:
         notes += [_finding_note(f) for f in last.findings if f.outcome is Outcome.UNKNOWN]
     if memory.stuck_for(memory.at) >= health.readiness_budget_s:
-        notes.append(Note("gate.no_progress", f"{memory.stuck_for(memory.at):.0f} s"))
+        stuck = f"{memory.stuck_for(memory.at):.0f} s{vitals.doing(memory)}"
+        notes.append(Note("gate.no_progress", stuck))
+    notes += vitals.stopped(memory)
     return notes or [Note("gate.running", gate.step.value if gate.step else "")]
 
 
@@ -147,7 +151,7 @@ def _serving(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     health = policy.health
     dead = _death(memory, reading, health)
     if dead is not None:
-        return _enter(memory, State.DEAD, [dead])
+        return _enter(memory, State.DEAD, [dead, *vitals.lately_ended(memory)])
     if memory.over_stall >= health.stall_confirmations:
         return _enter(memory, State.STALLED, [_stall_note(memory)])
     down = _down(memory, reading, health)
@@ -175,13 +179,15 @@ def _death(memory: Memory, reading: Reading, health: Health) -> Note | None:
 
 def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     """The reasons not to send work now."""
-    notes = []
+    notes = [*vitals.died(memory), *vitals.stopped(memory)]
     if memory.transport.raised:
         notes.append(reading.health_note)
     notes += _text_notes(memory, raised=True)
     silent = _unanswered_notes(memory, health)
     notes += silent
     stuck = memory.stuck_for(reading.at)
+    deadlocks = vitals.deadlocks(memory, reading)
+    notes += deadlocks
     looks = [r.silent for r in memory.records.values()]
     confirmed = max([0, *looks, *[e.unmoved for e in memory.engines.values()]])
     # With /metrics hidden, work that was seen last may go on: only the age of evidence tells then.
@@ -189,11 +195,14 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     hidden = memory.busy and there and not isinstance(reading.metrics, Exposition)
     if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts and not hidden:
         # What came instead of an answer tells more than that none did.
-        notes += [_silence_note(memory, stuck)] if not silent or _stuck(memory) else []
+        told = deadlocks or (silent and not _stuck(memory))
+        notes += [] if told else [_silence_note(memory, stuck), *vitals.ranks_asleep(memory)]
     if memory.stale >= health.bad_verdicts:
         notes.append(Note("evidence.stale", f"{memory.evidence_age_s(reading.at):.0f} s"))
     if health.acceptance_effect == "not-ready":
         notes += _acceptance_notes(memory)
+    if vitals.turns_away(health):
+        notes += vitals.card_errors(memory)
     return notes
 
 
@@ -214,7 +223,7 @@ def _unanswered_notes(memory: Memory, health: Health) -> list[Note]:
 def _silence_note(memory: Memory, seconds: float) -> Note:
     names = _stuck(memory)
     which = f", engine {' '.join(names)}" if names and len(memory.engines) > 1 else ""
-    return Note("progress.none", f"{seconds:.0f} s{which}")
+    return Note("progress.none", f"{seconds:.0f} s{which}{vitals.doing(memory)}")
 
 
 def _stuck(memory: Memory) -> list[str]:
@@ -277,6 +286,8 @@ def _settle(memory: Memory, policy: Policy) -> Memory:
     notes += _unseen_notes(memory, policy.health)
     if policy.health.acceptance_effect != "not-ready":
         notes += _acceptance_notes(memory)
+    if not vitals.turns_away(policy.health):
+        notes += vitals.card_errors(memory)
     return _enter(memory, State.DEGRADED if notes else State.READY, notes)
 
 

@@ -13,6 +13,7 @@ from healthcheck.judge import Completion, Finding, Outcome, Step, worst
 from healthcheck.listing import Listing
 from healthcheck.prompts import DEPTH
 from healthcheck.reasons import Note
+from healthcheck.signs.model import Signs
 
 GATE = (
     *(Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.QUESTION, Step.LONG),
@@ -143,6 +144,7 @@ class Reading:
     generation: Generation | None = None  # finished since the last reading
     outstanding: Outstanding | None = None
     draining: bool = False
+    signs: Signs | None = None  # of the server's processes, None where they are not seen
 
     @property
     def transport(self) -> Outcome:
@@ -352,6 +354,7 @@ class Memory:
     passed: bool = False  # a gate, by this very server: its port was never closed since
     engines: Mapping[str, EngineMemory] = field(default_factory=dict)
     sampled_at: float | None = None
+    signs: Signs | None = None  # the last reading's, if they were of its time
 
     transport: Alarm = Alarm()
     unclear: Alarm = Alarm()  # /health told nothing

@@ -10,6 +10,7 @@ from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition
 from healthcheck.judge import ARGMAX_CHANCE, CHANCE, Finding, Outcome, Step, chance_of
 from healthcheck.reasons import Note
+from healthcheck.verdict import vitals
 from healthcheck.verdict.gate import gate_after
 from healthcheck.verdict.memory import (
     ANY,
@@ -38,7 +39,8 @@ def observe(memory: Memory, reading: Reading, policy: Policy) -> tuple[Memory, b
     """The memory with the reading's facts in it, and whether another engine is behind the port."""
     if reading.at - memory.at > longest_turn_s(policy.health):
         memory = _wake(memory, reading.at)
-    seen = replace(memory, at=reading.at, outstanding=reading.outstanding)
+    signs = vitals.seen(reading, longest_turn_s(policy.health))
+    seen = replace(memory, at=reading.at, outstanding=reading.outstanding, signs=signs)
     seen = _observe_transport(seen, reading, policy.health)
     new_engine = False
     if isinstance(reading.metrics, Exposition) and reading.metrics.engines:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from deploy.recipe import Health
 from healthcheck.judge import Step
+from healthcheck.verdict import vitals
 from healthcheck.verdict.gate import few_tokens, gate_want
 from healthcheck.verdict.memory import ANY, UNREAD_TIMES, Memory, Policy, State, Want
 
@@ -15,6 +16,12 @@ from healthcheck.verdict.memory import ANY, UNREAD_TIMES, Memory, Policy, State,
 # them are over well inside the 10 s in which a killed engine has to show.
 RECHECK_S = 1.0
 CANARY_JITTER = 0.2
+# Where the signs show that an engine lives, a canary need not: it is asked for its text, as much
+# more rarely and for more tokens, of which one answer shows a sampler that turned greedy.
+TEXT_AGES = 2
+TEXT_LENGTHS = 3
+# An engine that sleeps beside work has so long before it is asked, in seconds.
+SUSPECT_S = 4.0
 
 
 def wants(memory: Memory, now: float, policy: Policy) -> Want | None:
@@ -45,6 +52,7 @@ def next_look_s(memory: Memory, policy: Policy) -> float:
         or (memory.transport.bad and not memory.transport.raised)
         or any(not r.raised and not all(r.judged) for r in memory.records.values())
         or (memory.state is State.NOT_READY and memory.recovery_good > 0)
+        or (memory.state in (State.READY, State.DEGRADED) and vitals.suspicious(memory))
     )
     if unsettled:
         return soon
@@ -82,7 +90,9 @@ def _canary(memory: Memory, key: str, health: Health, step: Step = Step.CANARY) 
     """A few tokens; beside others' work they may take as long as a gate's."""
     timeout = health.generation_timeout_s if memory.busy else health.canary_timeout_s
     nonce = f"{memory.epoch}-{step.value}-{memory.generations}"
-    want = Want(step, memory.epoch, nonce, memory.generations, health.canary_tokens, timeout)
+    for_text = step is Step.CANARY and vitals.alive(memory, key)
+    tokens = health.canary_tokens * (TEXT_LENGTHS if for_text else 1)
+    want = Want(step, memory.epoch, nonce, memory.generations, tokens, timeout)
     rank = memory.ranks.get(key)
     return want if rank is None else replace(want, engine=key, rank=rank)
 
@@ -168,17 +178,24 @@ def _late_s(memory: Memory, key: str, now: float, health: Health) -> float:
     since_asked = now - max(record.asked_at, record.read_at)
     if not math.isfinite(since_asked):
         return since_asked  # who was gone, and is back
+    alive = vitals.alive(memory, key)
     if not any(e.work_since is not None for e in engines) or not _is_visible(memory, now, health):
+        if alive:
+            return since_asked - TEXT_AGES * _canary_age(memory, health)
         step = memory.proven_at if key == ANY else memory.step_of(key)
         since_step = now - step if step is not None else since_asked
         return min(since_asked, since_step) - _canary_age(memory, health)
     # Steps prove progress and not sense: of a busy engine a text is read now and then; more rarely
     # where a canary would wait, behind other work or behind a long prefill.
     at_once = any(e.writes for e in engines) and not any(e.sample.waiting for e in engines)
-    unread = since_asked - health.evidence_max_age_s * (1 if at_once else UNREAD_TIMES)
-    # Who is stuck has half the budget left to say that only /metrics is.
+    age = health.evidence_max_age_s * (1 if at_once else UNREAD_TIMES)
+    if alive and at_once:
+        age = min(TEXT_AGES * health.canary_after_s, age)
+    # Who is stuck has half the budget left to say that only /metrics is; who sleeps has less.
     stuck = max(e.stuck_for(now) for e in engines)
-    return max(unread, min(stuck, since_asked) - health.readiness_budget_s / 2)
+    half = health.readiness_budget_s / 2
+    patience = min(SUSPECT_S, half) if vitals.suspect(memory, key) else half
+    return max(since_asked - age, min(stuck, since_asked) - patience)
 
 
 def _canary_age(memory: Memory, health: Health) -> float:

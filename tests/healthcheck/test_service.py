@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,11 @@ from healthcheck.loop import Loop
 from healthcheck.provenance import Provenance
 from healthcheck.reasons import GARBAGE
 from healthcheck.settings import Settings
+from healthcheck.signs import shown as shown_signs
+from healthcheck.signs.model import Compiler, Ended, Signs
 from healthcheck.verdict import Policy, State
 from tests.support.inline_runner import InlineRunner
+from tests.support.made_signs import card, signs
 from tests.support.running_service import PATIENCE_S, QUICK, Running, running
 from tests.support.scripted_server import MODEL, Reply, completion, error, scripted_server
 
@@ -485,7 +488,9 @@ def test_settings_take_what_the_recipe_says(tmp_path: Path) -> None:
     assert TOKEN not in repr(made) + json.dumps(dict(made.shown()))
 
 
-def status_page(tmp_path: Path, **server: Any) -> str:
+def status_page(
+    tmp_path: Path, seeing: Callable[[float], Signs] | None = None, **server: Any
+) -> str:
     """The page over a server of a test's own and over a recorded log, once READY."""
     log = tmp_path / "server.log"
     log.write_bytes((DATA / "log-healthy.log").read_bytes())
@@ -501,9 +506,11 @@ def status_page(tmp_path: Path, **server: Any) -> str:
             say=lambda line: None,
             log=Log(log),
             provenance=Provenance(log),
+            signs=None if seeing is None else lambda: seeing(at),
         )
         for turn in range(12):
-            loop.turn(5.0 * turn)
+            at = 5.0 * turn
+            loop.turn(at)
         made = settings.make("rehearsal", target=script.url, log=log)
         return page.render(report.as_json(loop.snapshot, made, loop.snapshot.at))
 
@@ -524,6 +531,32 @@ def test_the_page_escapes_what_the_server_says(tmp_path: Path) -> None:
     """A model's name or an error that is markup arrives as text."""
     shown = status_page(tmp_path, models=("<script>alert(1)</script>",))
     assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_the_page_shows_the_vital_signs(tmp_path: Path) -> None:
+    """Processes, compilers, cards and ends; a page without signs has no such tables."""
+
+    def seeing(at: float) -> Signs:
+        killed = Ended("Worker", 9, 1.0, None, "SIGKILL", by_oom=True)
+        compiler = Compiler("<hipcc>", 0.0, 7.0)
+        return signs(at, still=0.0, compilers=(compiler,), cards=(card(97),), ended=(killed,))
+
+    shown = status_page(tmp_path, seeing)
+    for text in ("EngineCore (2)", "S for 55 s", "0000:c1:00.0", "&lt;hipcc&gt;", "Worker (9)"):
+        assert f">{text}<" in shown
+    assert "SIGKILL by the kernel, out of memory" in shown
+    assert "Processes" not in status_page(tmp_path)
+
+
+def test_the_metrics_show_the_vital_signs() -> None:
+    """CPU and memory by process, errors by card, the signs' age; nothing where they are not seen."""
+    shown = {m.name: m for m in shown_signs.metrics(signs(3.0, cards=(card(uncorrected=2),)), 5.0)}
+    assert shown["dspark_signs_age_seconds"].samples[0].value == 2
+    labels = [s.labels["process"] for s in shown["dspark_process_cpu_seconds"].samples]
+    assert labels == ["APIServer", "EngineCore", "Worker", "others"]
+    (error,) = shown["dspark_gpu_uncorrected_errors"].samples
+    assert (error.labels, error.value) == ({"card": "0000:c1:00.0"}, 2)
+    assert list(shown_signs.metrics(None, 5.0)) == []
 
 
 def test_the_page_may_load_nothing() -> None:

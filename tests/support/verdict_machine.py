@@ -10,6 +10,7 @@ from healthcheck.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import Completion, Finding, Outcome, Step
 from healthcheck.listing import Listing
 from healthcheck.reasons import Note
+from healthcheck.signs.model import Signs
 from healthcheck.verdict import (
     Generation,
     Memory,
@@ -20,6 +21,7 @@ from healthcheck.verdict import (
     Want,
     advance,
     begin,
+    next_look_s,
     wants,
 )
 
@@ -76,6 +78,7 @@ class Machine:
         generation: Generation | None = None,
         outstanding: Outstanding | None = None,
         draining: bool = False,
+        signs: Signs | None = None,
     ) -> State:
         self.now += after
         self.readings += 1
@@ -84,7 +87,9 @@ class Machine:
             self.answered += generation.wrote
         if isinstance(metrics, Exposition):
             metrics = self.counting(metrics)
-        reading = Reading(self.now, health, listing, metrics, generation, outstanding, draining)
+        reading = Reading(
+            self.now, health, listing, metrics, generation, outstanding, draining, signs
+        )
         self.memory = advance(self.memory, reading, self.policy)
         return self.memory.state
 
@@ -101,6 +106,11 @@ class Machine:
             for engine in seen.engines[:1]
         ]
         return replace(seen, engines=(*engines, *seen.engines[1:]))
+
+    @property
+    def pause(self) -> float:
+        """Seconds to the next look."""
+        return next_look_s(self.memory, self.policy)
 
     def wanted(self) -> Want | None:
         return wants(self.memory, self.now, self.policy)
