@@ -19,6 +19,7 @@ from deploy import (
     smoke,
     switches,
     vocabulary,
+    weights,
 )
 from deploy.environment import SetupError
 from deploy.plan import PlanError
@@ -57,6 +58,11 @@ def main(argv: list[str] | None = None) -> int:
     p = commands.add_parser("environment", help="make a locked environment; print its python")
     p.add_argument("name", choices=environment.NAMES)
     p.set_defaults(run=run_environment)
+
+    p = commands.add_parser("weights", help="download the weights and read them through")
+    p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="what serves them")
+    p.add_argument("--recipe", type=Path, default=own, help="recipe file")
+    p.set_defaults(run=run_weights)
 
     p = commands.add_parser("smoke", help="start what is here to test, and test it")
     p.set_defaults(run=run_smoke)
@@ -110,6 +116,14 @@ def run_environment(args: argparse.Namespace) -> int:
     """Make the environment if it is not there; its interpreter's path is the only stdout."""
     print(environment.ensure(args.name))
     return 0
+
+
+def run_weights(args: argparse.Namespace) -> int:
+    """Fill the hub's cache of this machine, or of the container."""
+    loaded = recipe.load(args.recipe)
+    if not args.profile:
+        raise RecipeError(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
+    return weights.main(loaded.profile(args.profile))
 
 
 def run_smoke(_args: argparse.Namespace) -> int:

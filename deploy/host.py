@@ -132,19 +132,17 @@ def run_status(name: str) -> int:
 
 
 def run_weights(name: str) -> int:
-    """The only command that reaches a model hub; the server itself is offline."""
+    """The only command that reaches a model hub; the server itself is offline. Runs `python3 -m
+    deploy weights` in the server's image."""
     profile = recipe.load().profile(name)
     if profile.is_rehearsal:
         raise HostError(f"profile: got {name}, whose models are generated; there is no download")
-    command = ["hf", "download", profile.model.id]
-    if profile.revision:
-        command += ["--revision", profile.revision]
     compose, _ = prepared(profile, groups_of(profile))
     if not os.environ.get("SERVER_IMAGE"):
         compose.run("build", "server")
     # No log of its own: it would take the place of that of a server that runs meanwhile.
-    alone = ("run", "--rm", "--no-deps", "--env", "DSPARK_LOG=", "--env", "HF_HUB_OFFLINE=0")
-    return compose.call(*alone, "server", *command)
+    alone = ("run", "--rm", "--no-deps", "--env", "DSPARK_LOG=")
+    return compose.call(*alone, "server", "python3", "-m", "deploy", "weights")
 
 
 def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Compose, str]:

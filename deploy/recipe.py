@@ -119,6 +119,7 @@ class Health:
     stall_budget_s: float = 660.0
     stall_confirmations: int = 3
     dead_after_s: float = 30.0
+    drain_budget_s: float = 600.0
     bad_verdicts: int = 3
     good_verdicts: int = 2
     acceptance_window_drafts: int = 128

@@ -96,6 +96,17 @@ def _parser() -> argparse.ArgumentParser:
             p.add_argument("--timeout", type=float, default=600.0, help="seconds to wait at most")
             p.set_defaults(run=run_wait)
 
+    p = commands.add_parser(
+        "idle", help="wait until a server has nothing to do", allow_abbrev=False
+    )
+    p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="recipe profile")
+    p.add_argument("--target", help="the vLLM server (default: port of the recipe on this host)")
+    p.add_argument("--url", default=beside, help="the service (default: DSPARK_HEALTH_URL)")
+    p.add_argument("--at-least", type=float, default=10.0, help="seconds to wait in any case")
+    p.add_argument("--timeout", type=float, help="seconds at most (default: drain_budget_s)")
+    p.add_argument("--recipe", type=Path, help="recipe file (default: DSPARK_RECIPE, else ours)")
+    p.set_defaults(run=run_idle)
+
     for name, text in ELSEWHERE.items():
         commands.add_parser(name, help=text, add_help=False)
     return parser
@@ -137,15 +148,11 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_wait(args: argparse.Namespace) -> int:
     """Ask until good or out of time; every change is told on stderr, the last line on stdout."""
-    from deploy.recipe import MOST_S
     from healthcheck import settings
     from healthcheck.client import Client
-    from healthcheck.settings import SettingsError
 
-    if not 0 <= args.timeout <= MOST_S:
-        raise SettingsError(f"--timeout: got {args.timeout}; give seconds from 0 to {MOST_S:g}")
     client = Client(settings.url("--url", args.url))
-    until = time.monotonic() + args.timeout
+    until = time.monotonic() + settings.seconds("--timeout", args.timeout)
     told = ""
     while True:
         code, line = _ask(client, args.what)
@@ -157,6 +164,26 @@ def run_wait(args: argparse.Namespace) -> int:
             print(f"waiting: {line}", file=sys.stderr, flush=True)
             told = words
         time.sleep(min(POLL_S, max(until - time.monotonic(), 0.0)))
+
+
+def run_idle(args: argparse.Namespace) -> int:
+    """Ask until nothing runs or waits; every change is told on stderr, the last line on stdout."""
+    from deploy import switches
+    from healthcheck import idle, settings
+    from healthcheck.client import Client
+
+    recipe_file = args.recipe or switches.recipe_file(os.environ)
+    made = settings.make(args.profile, target=args.target, recipe_file=recipe_file)
+    budget_s = made.policy.health.drain_budget_s if args.timeout is None else args.timeout
+    code, line = idle.wait(
+        Client(made.target),
+        Client(settings.url("--url", args.url)),
+        at_least_s=settings.seconds("--at-least", args.at_least),
+        budget_s=settings.seconds("--timeout", budget_s),
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(line)
+    return code
 
 
 def _ask(client: Client, what: str) -> tuple[int, str]:

@@ -93,8 +93,7 @@ def make(
         raise SettingsError(f"--grpc-port: got {grpc_port}; give a port from 1 to 65535")
     if grpc_port is not None and grpc_port == port:
         raise SettingsError(f"--grpc-port: got {grpc_port}, which is --port; give another")
-    if not 0 <= drain_s <= recipe.MOST_S:
-        raise SettingsError(f"--drain: got {drain_s}; give seconds from 0 to {recipe.MOST_S:g}")
+    seconds("--drain", drain_s)
     speculates = chosen.speculative is not None and speculation
     policy = Policy(health, model or chosen.served_model_name, speculates)
     return Settings(
@@ -110,6 +109,13 @@ def make(
         grpc_port,
         authorities(ca_file),
     )
+
+
+def seconds(setting: str, value: float) -> float:
+    """A time that can be waited for. Raises SettingsError."""
+    if not 0 <= value <= recipe.MOST_S:
+        raise SettingsError(f"{setting}: got {value}; give seconds from 0 to {recipe.MOST_S:g}")
+    return value
 
 
 def url(setting: str, value: str) -> str:

@@ -43,7 +43,7 @@ K8S = ROOT / "deploy" / "k8s"
 CRDS = ROOT / "tests" / "support" / "crds"
 RECIPE = recipe.load()
 AMD = [p.name for p in RECIPE.profiles.values() if not p.is_rehearsal]
-EXAMPLES = ("examples/gateway", "examples/multi-node")
+EXAMPLES = ("examples/gateway", "examples/multi-node", "examples/weights")
 RENDERED = [*(f"overlays/{name}" for name in AMD), *EXAMPLES]
 OLDEST, NEWEST = "1.30", "1.37"  # of Kubernetes
 GROUP = "leaderworkerset.x-k8s.io/v1"
@@ -189,6 +189,15 @@ def test_the_graphs_component_tells_the_server(tmp_path: Path) -> None:
     assert spec["containers"][0]["name"] == "server"
 
 
+def test_the_surge_component_replaces_no_server_before_the_next_is_ready(tmp_path: Path) -> None:
+    """Two servers and a third for the roll-out; nodes are drained of one at a time."""
+    rendered = with_component("surge", tmp_path)
+    spec = next(r for r in rendered if r["kind"] == "Deployment")["spec"]
+    budget = next(r for r in rendered if r["kind"] == "PodDisruptionBudget")["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert spec["replicas"] == 2 > budget["maxUnavailable"] == 1
+
+
 @pytest.mark.parametrize("folder", [*(f"overlays/{name}" for name in AMD), "examples/multi-node"])
 def test_what_an_operator_sets_reaches_server_and_sidecar(folder: str) -> None:
     """The documented ConfigMap, which need not be there; time-outs are both containers'."""
@@ -313,16 +322,52 @@ def test_times_contain_those_of_the_recipe(folder: str) -> None:
     startup = by_kind["startup"]
     budget = startup.period_s * startup.failure_threshold
     assert budget == profile.health.start_budget_s
-    hook = server(folder)["lifecycle"]["preStop"]["sleep"]["seconds"]
     grace = pod(folder)["terminationGracePeriodSeconds"]
-    assert grace > hook + profile.serve["shutdown-timeout"]
-    assert by_kind["liveness"].grace_s > hook
+    assert grace > profile.health.drain_budget_s + profile.serve["shutdown-timeout"]
+    for resource in render(folder):
+        if resource["metadata"]["name"] == "dspark-picker" and resource["kind"] == "Deployment":
+            its = resource["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+            assert its == grace  # it picks for them to the end
     if folder != "examples/multi-node":
         deadline = one(folder, "Deployment")["spec"]["progressDeadlineSeconds"]
         assert deadline > startup.initial_delay_s + budget
     # first asked when a killed server's old verdict has certainly become DEAD
     settled = profile.health.dead_after_s + profile.health.scrape_interval_s
     assert startup.initial_delay_s > settled
+
+
+@pytest.mark.parametrize("folder", RENDERED)
+def test_a_stop_waits_for_what_runs(folder: str) -> None:
+    """Before its SIGTERM the server's container runs the command that waits for the last answer,
+    with the profile's own budget; a worker of a group waits for its leader's."""
+    hook = server(folder)["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["python3", "-m", "healthcheck", "idle"]
+    for resource in render(folder):
+        if resource["kind"] == "LeaderWorkerSet":
+            worker = resource["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+            (_, _, its) = worker["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+            target = f"http://$LWS_LEADER_ADDRESS:{RECIPE.ports.serve}"
+            assert its == f'exec {" ".join(hook)} --target "{target}"'
+
+
+def test_the_job_fills_the_servers_claim_by_the_servers_image() -> None:
+    """It runs what `make weights` runs, writes where the server reads, and asks for no card; no
+    server starts beside it. It is not behind the policy that keeps the server from the network."""
+    folder = "examples/weights"
+    job = one(folder, "Job")["spec"]["template"]
+    (container,) = job["spec"]["containers"]
+    assert one(folder, "Deployment")["spec"]["replicas"] == 0
+    assert container["image"] == server(folder)["image"]
+    assert container["args"] == ["python3", "-m", "deploy", "weights"]
+    assert container["env"][0] == {"name": "DSPARK_PROFILE", "value": "mi355x"}
+    assert "limits" not in container["resources"]
+    (mount,) = container["volumeMounts"]
+    served = next(m for m in server(folder)["volumeMounts"] if m["name"] == mount["name"])
+    assert mount == {k: v for k, v in served.items() if k != "readOnly"}
+    volumes = {v["name"]: v for v in pod(folder)["volumes"]}
+    assert job["spec"]["volumes"] == [volumes["weights"]]
+    selected = one(folder, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
+    assert not selected.items() <= job["metadata"]["labels"].items()
 
 
 # --- the pod --------------------------------------------------------------------------------------

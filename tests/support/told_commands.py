@@ -95,6 +95,7 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("kubectl", "logs"): ("--previous", "-c"),
         ("kubectl", "rollout", "status"): (),
         ("kubectl", "rollout", "undo"): (),
+        ("kubectl", "wait"): ("--for", "--timeout"),
         ("pip", "download"): ("--no-deps", "--require-hashes", "-d", "-r"),
         ("pip", "install"): (),
         ("py-spy", "dump"): (),
