@@ -4,9 +4,13 @@ PROFILE ?= mi355x
 # Files of tests side by side, one for each core; more would start a server each and take 3 GB.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 # The shell reads what a user sets as variables, whose value is never a command, to make neither.
-words = PYTHON PROFILE URL WORKERS TESTS BENCH MUTANTS
+words = PYTHON PROFILE RELEASE URL WORKERS TESTS BENCH MUTANTS
 $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
 export $(words)
+# Set and empty it would hide from compose what `make up` wrote.
+ifeq ($(RELEASE),)
+unexport RELEASE
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help test smoke-test accuracy environment rehearsal plan preflight build up down logs status weights evidence \

@@ -1,4 +1,4 @@
-"""`python3 -m deploy`: plan, preflight, environments, smoke and accuracy test, vocabulary."""
+"""`python3 -m deploy`: plan, preflight, environments, smoke and accuracy test, releases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from deploy import (
     accuracy,
     environment,
+    facts,
     plan,
     programs,
     recipe,
@@ -24,6 +25,8 @@ from deploy import (
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
+from patches import faults
+from patches.errors import PatchesError
 
 # Commands with a command line of their own; their modules are imported when asked for.
 ELSEWHERE = {
@@ -55,6 +58,9 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--recipe", type=Path, default=own, help="recipe file")
     p.set_defaults(run=run_profiles)
 
+    p = commands.add_parser("releases", help="what is known of each release of vLLM")
+    p.set_defaults(run=run_releases)
+
     p = commands.add_parser("environment", help="make a locked environment; print its python")
     p.add_argument("name", choices=environment.NAMES)
     p.set_defaults(run=run_environment)
@@ -82,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
-    except (RecipeError, PlanError, SetupError) as e:
+    except (RecipeError, PlanError, SetupError, PatchesError) as e:
         print(f"deploy: {e}", file=sys.stderr)
         return 1
 
@@ -109,6 +115,24 @@ def run_profiles(args: argparse.Namespace) -> int:
     """One line a profile."""
     for profile in recipe.load(args.recipe).profiles.values():
         print(f"{profile.name:10} {profile.evidence}: {profile.note}")
+    return 0
+
+
+def run_releases(_args: argparse.Namespace) -> int:
+    """A paragraph for each release: its image, what that holds, how it differs, what is wrong."""
+    chosen = recipe.load().vllm.version
+    for version in release.names():
+        known = release.load(version)
+        print(f"vLLM {version}{' (chosen)' if version == chosen else ''}")
+        for name in ("commit", "image", "digest", "rocm", "torch", "triton", "aiter"):
+            print(f"  {name:10}{getattr(known, name)}")
+        print(f"  {'rehearsal':10}{'yes' if known.rehearsal else 'no vLLM for the CPU'}")
+        told = [
+            ("fact", key, fact.says) for key, fact in facts.load().items() if fact.holds(version)
+        ]
+        told += [("fault", f.key, f.symptom) for f in faults.of(version)]
+        for kind, key, says in told:
+            print(f"  {kind:10}{key}: {says}")
     return 0
 
 
@@ -141,11 +165,15 @@ def run_accuracy(args: argparse.Namespace) -> int:
 def run_vocabulary(args: argparse.Namespace) -> int:
     """Print vLLM's vocabulary, or write it where the recipe reads it."""
     found = vocabulary.from_vllm()
-    text = json.dumps(found, indent=1) + "\n"
     if args.write:
-        (release.FOLDER / found["vllm"] / vocabulary.NAME).write_text(text, encoding="utf-8")
+        *base, folder = release.load(found["vllm"]).folders
+        if base:
+            whole = vocabulary.content(*(each / vocabulary.NAME for each in base))
+            found = vocabulary.difference(found, whole)
+        text = json.dumps(found, indent=1) + "\n"
+        (folder / vocabulary.NAME).write_text(text, encoding="utf-8")
     else:
-        print(text, end="")
+        print(json.dumps(found, indent=1))
     return 0
 
 

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import recipe
+from deploy import recipe, release
+from deploy.release import Release
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,20 +37,34 @@ class SetupError(RuntimeError):
 @dataclass(frozen=True)
 class Lock:
     """What an environment holds: torch as pip names it or empty, lock files, and the disk it needs
-    in 10^9 bytes."""
+    in 10^9 bytes.
+
+    One with a base is laid over that environment: its packages are found first, and the base's
+    where it has none.
+    """
 
     torch: str
     files: tuple[Path, ...]
     disk_gb: float
+    base: Lock | None = None
 
 
-def lock(name: str) -> Lock:
-    """What the environment `name`, of NAMES, holds for the recipe's release of vLLM."""
+def lock(name: str, vllm: Release | None = None) -> Lock:
+    """What the environment `name`, of NAMES, holds for a release of vLLM, else for the chosen one.
+
+    Raises SetupError for a release that has no vLLM for the CPU.
+    """
     if name == "health":
         return Lock("", (ROOT / "healthcheck/requirements.lock",), disk_gb=0.2)
-    vllm = recipe.load().vllm
-    files = (vllm.lock, ROOT / "tests/requirements.lock")
-    return Lock(f"torch=={vllm.rehearsal.torch}", files, disk_gb=6.0)
+    vllm = vllm or recipe.load().vllm
+    if vllm.rehearsal is None:
+        raise SetupError(
+            f"release {vllm.version}: has no vLLM for the CPU; rehearse another: RELEASE=VERSION"
+        )
+    torch = f"torch=={vllm.rehearsal.torch}"
+    if vllm.base:
+        return Lock(torch, (vllm.lock,), disk_gb=2.0, base=lock(name, release.load(vllm.base)))
+    return Lock(torch, (vllm.lock, ROOT / "tests/requirements.lock"), disk_gb=6.0)
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -66,21 +81,27 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return found if own else found / "dspark-rocm"
 
 
-def key(name: str) -> str:
-    """Names an environment by its lock files and the interpreter that made it."""
-    held = lock(name)
-    digest = hashlib.sha256(f"{sys.version}{held.torch}".encode())
+def key(name: str, held: Lock) -> str:
+    """Names an environment by its lock files, its base, and the interpreter that made it."""
+    below = key(name, held.base) if held.base else ""
+    digest = hashlib.sha256(f"{sys.version}{held.torch}{below}".encode())
     for file in held.files:
         digest.update(file.read_bytes())
     return f"{name}-{digest.hexdigest()[:12]}"
 
 
-def ensure(name: str) -> Path:
-    """The python of the environment, made if it is not there; safe to call from two processes.
+def ensure(name: str, vllm: Release | None = None) -> Path:
+    """The python of the environment of a release, else of the chosen one; made if it is not there.
 
-    Raises SetupError when disk or the venv module is missing, or pip fails.
+    Safe to call from two processes. Raises SetupError when disk or the venv module is missing, or
+    pip fails.
     """
-    folder = cache_dir() / "env" / key(name)
+    return _ensure(name, lock(name, vllm))
+
+
+def _ensure(name: str, held: Lock) -> Path:
+    base = _ensure(name, held.base) if held.base else None
+    folder = cache_dir() / "env" / key(name, held)
     python = folder / "bin" / "python"
     done = folder / ".complete"
     try:
@@ -90,8 +111,8 @@ def ensure(name: str) -> Path:
         with _locked(folder.parent / f"{folder.name}.lock"):
             if done.exists():
                 return python
-            _require_disk(folder.parent, lock(name).disk_gb)
-            _make(name, folder, python)
+            _require_disk(folder.parent, held.disk_gb)
+            _make(name, held, folder, base)
             done.touch()
     except OSError as e:
         where, fix = e.filename or folder.parent, "set DSPARK_CACHE to a writable folder"
@@ -99,17 +120,23 @@ def ensure(name: str) -> Path:
     return python
 
 
-def _make(name: str, folder: Path, python: Path) -> None:
+def _make(name: str, held: Lock, folder: Path, base: Path | None) -> None:
     started = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)  # a try that was interrupted
     _say(f"making the {name} environment in {folder}")
     try:
-        held = lock(name)
         _require_system(held)
-        _run([sys.executable, "-m", "venv", str(folder)], "venv")
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        venv = [sys.executable, "-m", "venv", str(folder)]
+        _run([*venv, "--without-pip"] if base else venv, "venv")
+        python = folder / "bin" / "python"
+        pip = [str(base or python), "-m", "pip", "install", "--quiet"]
+        pip += ["--disable-pip-version-check"]
         pip += ["--no-compile", "--no-deps"]  # the locks are complete; compiled below, in parallel
-        if held.torch:
+        if base:
+            own, shared = _packages(folder), _packages(base.parents[1])
+            (own / "base.pth").write_text(f"{shared}\n", encoding="utf-8")
+            pip += ["--target", str(own)]
+        elif held.torch:
             _say(f"installing {held.torch} (CPU; about 200 MB to download from a CPU index)")
             _run([*pip, held.torch], held.torch)
         for file in held.files:
@@ -122,6 +149,12 @@ def _make(name: str, folder: Path, python: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     _say(f"the {name} environment is ready after {time.monotonic() - started:.0f} s")
+
+
+def _packages(folder: Path) -> Path:
+    """Where an environment has its packages."""
+    major, minor = sys.version_info[:2]
+    return folder / "lib" / f"python{major}.{minor}" / "site-packages"
 
 
 def _run(command: list[str], what: str) -> None:

@@ -48,8 +48,8 @@ GUARDS = {"SERVER_BIND": "API_KEY_FILE", "HEALTH_BIND": "HEALTH_TOKEN_FILE"}
 PASSED = (
     *SECRETS,
     *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE"),
-    *("SERVER_BIND", "SERVER_PORT", "HEALTH_BIND", "HEALTH_PORT", "ALLOW_OPEN"),
-    *("WEIGHTS", "SERVER_ENV", "COMPOSE_PROJECT_NAME"),
+    *("SERVER_BIND", "SERVER_PORT", "HEALTH_BIND", "HEALTH_PORT", "ALLOW_OPEN", "ALLOW_TAG"),
+    *("WEIGHTS", "SERVER_ENV", "COMPOSE_PROJECT_NAME", "RELEASE"),
     *("DSPARK_PREFLIGHT", "DSPARK_SPECULATION", "DSPARK_GRAPHS"),
     *("REHEARSAL_FAULT", "REHEARSAL_SITE"),
 )
@@ -204,7 +204,7 @@ def variables(
     version = f"{loaded.vllm.version}-{series.load().sha256[:12]}"
     made = {
         "COMPOSE_PROJECT_NAME": "dspark-rocm",
-        "BASE_IMAGE": loaded.vllm.pinned_image,
+        "BASE_IMAGE": base_image(profile, environ),
         "HEALTH_BASE_IMAGE": base_of(ROOT / "docker" / "Dockerfile.healthcheck"),
         "SERVER_IMAGE": f"dspark-rocm/server:{kind}{version}",
         "HEALTH_IMAGE": f"dspark-rocm/healthcheck:{kind}{version}",
@@ -216,9 +216,33 @@ def variables(
         "DSPARK_PROFILE": profile.name,
         "KFD_GID": str(groups.kfd),
         "RENDER_GID": str(groups.render),
-        "VLLM_VERSION": loaded.vllm.version,
+        "RELEASE": loaded.vllm.version,
         "GPU_ARCH": profile.gpu.arch if profile.gpu else "cpu",
     }
+
+
+def base_image(profile: Profile, environ: Mapping[str, str]) -> str:
+    """The base of the server's image: BASE_IMAGE, else the release's by tag and digest.
+
+    Raises HostError for none and for a tag alone, unless that is said; a rehearsal's base is made
+    here, and an image that is not built has none.
+    """
+    vllm, own = profile.vllm, environ.get("BASE_IMAGE")
+    allowed = environ.get("ALLOW_TAG", "")
+    if allowed not in ("", "yes"):
+        raise HostError(f"ALLOW_TAG: got {allowed!r}; give yes, or leave it unset")
+    image = own or vllm.pinned_image or (vllm.image if allowed else None)
+    if profile.is_rehearsal or environ.get("SERVER_IMAGE"):
+        return image or vllm.image
+    if image is None:
+        raise HostError(
+            f"BASE_IMAGE: is not set, and the digest of {vllm.image} is {vllm.digest} to this"
+            f" project; give BASE_IMAGE={vllm.image}@sha256:..., or ALLOW_TAG=yes for the tag alone"
+        )
+    if "@sha256:" not in image and not allowed:
+        fix = f"give {image}@sha256:..., or ALLOW_TAG=yes"
+        raise HostError(f"BASE_IMAGE: got {image}, a tag that may be moved; {fix}")
+    return image
 
 
 def given(environ: Mapping[str, str]) -> dict[str, str]:

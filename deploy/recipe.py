@@ -6,6 +6,7 @@ Every refusal is a RecipeError of one line: file, key, the value seen, the fix.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -198,15 +199,20 @@ class Recipe:
 
 
 def load(path: Path | None = None) -> Recipe:
-    """Read and check a recipe. Raises RecipeError."""
+    """Read and check a recipe, for the release that RELEASE names or for its own.
+
+    Raises RecipeError.
+    """
     path = path or FILE
     data = tables.load(path, "a recipe")
     reader = Reader(path)
     reader.refuse_unfit("", data)
     if data.get("schema") != SCHEMA:
         raise reader.refusal("schema", data.get("schema"), f"this code reads schema {SCHEMA}")
-    chosen = reader.text("release", data.get("release"), "name a folder of deploy/releases")
-    return _Reader(path, release.load(chosen)).recipe(data)
+    default = reader.text("release", data.get("release"), "name a folder of deploy/releases")
+    given = os.environ.get(release.VARIABLE)
+    vllm = release.load(given, setting=release.VARIABLE) if given else release.load(default)
+    return _Reader(path, vllm).recipe(data)
 
 
 class _Reader(Reader):

@@ -11,14 +11,17 @@ import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from deploy import tables, vocabulary
 from deploy.tables import Reader, RecipeError
-from deploy.vocabulary import Vocabulary, nearest
+from deploy.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).with_name("releases")
 #: What stands for a version that this project has not seen.
 UNKNOWN = "unknown"
+#: Of the environment: the release that is taken instead of the recipe's.
+VARIABLE = "RELEASE"
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -34,7 +37,8 @@ class Rehearsal:
 class Release:
     """One vLLM release: its image for ROCm by tag and digest, and what that holds.
 
-    A version is UNKNOWN where this project has not seen it.
+    A version is UNKNOWN where this project has not seen it. `base` is the release that has what the
+    folder leaves out, `rehearsal` None where no vLLM for the CPU is to be had.
     """
 
     folder: Path
@@ -45,7 +49,8 @@ class Release:
     torch: str
     triton: str
     aiter: str
-    rehearsal: Rehearsal
+    rehearsal: Rehearsal | None = None
+    base: str | None = None
 
     @property
     def version(self) -> str:
@@ -53,14 +58,21 @@ class Release:
         return self.folder.name
 
     @property
-    def pinned_image(self) -> str:
-        """Tag and digest together, as docker pulls it."""
-        return f"{self.image}@{self.digest}"
+    def pinned_image(self) -> str | None:
+        """Tag and digest together, as docker pulls it; None where the digest is unknown."""
+        return None if self.digest == UNKNOWN else f"{self.image}@{self.digest}"
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The names that the release knows."""
-        return vocabulary.load(self.folder / vocabulary.NAME)
+        return vocabulary.load(*(folder / vocabulary.NAME for folder in self.folders))
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Its folder, after those that it is based on."""
+        if self.base is None:
+            return (self.folder,)
+        return (*load(self.base, self.folder.parent).folders, self.folder)
 
     @property
     def lock(self) -> Path:
@@ -80,20 +92,26 @@ def names(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 @cache
-def load(version: str, folder: Path = FOLDER) -> Release:
-    """Read and check one release. Raises RecipeError."""
+def load(version: str, folder: Path = FOLDER, setting: str = "release") -> Release:
+    """Read and check one release; `setting` is what named it. Raises RecipeError."""
     known = names(folder)
     if version not in known:
-        close = nearest(version, known)
-        raise RecipeError(f"release: got {version!r}; it is one of {', '.join(known)}{close}")
+        fix = f"it is one of {', '.join(known)}; deploy/releases/README.md tells how to add one"
+        raise RecipeError(f"{setting}: got {version!r}; {fix}")
     file = folder / version / "release.toml"
     reader = Reader(file)
     data = tables.load(file, "a release")
     reader.refuse_unfit("", data)
-    rehearsal = reader.read(Rehearsal, "rehearsal", reader.table(data, "rehearsal"))
-    made = reader.read(Release, "", {**data, "folder": file.parent, "rehearsal": rehearsal})
-    if not _DIGEST.fullmatch(made.digest):
-        raise reader.refusal("digest", made.digest, "give sha256: and 64 hex digits")
+    given: dict[str, Any] = {**data, "folder": file.parent}
+    if "rehearsal" in data:
+        given["rehearsal"] = reader.read(Rehearsal, "rehearsal", reader.table(data, "rehearsal"))
+    made = reader.read(Release, "", given)
+    if made.digest != UNKNOWN and not _DIGEST.fullmatch(made.digest):
+        fix = f"give sha256: and 64 hex digits, or {UNKNOWN}"
+        raise reader.refusal("digest", made.digest, fix)
+    if made.base and (made.base not in known or known.index(made.base) >= known.index(version)):
+        older = ", ".join(known[: known.index(version)]) or "none is there"
+        raise reader.refusal("base", made.base, f"name an older release: {older}")
     seen = made.vocabulary.vllm_version
     if seen != version:
         fix = f"this folder is for {version}: write it again"

@@ -17,7 +17,10 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from deploy import serve_parser
+
 NAME = "vocabulary.json"
+_LISTS = ("environment", "speculative")
 
 # What a value may be. "any" is left to vLLM's own parser.
 KINDS: Mapping[str, tuple[type, ...]] = {
@@ -40,7 +43,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Flag:
-    """One `vllm serve` flag: its kind (a key of KINDS), legal values if listed, short forms.
+    """One `vllm serve` flag: its kind (a key of KINDS), legal values if listed, other spellings.
 
     `optional` says that "None" and "" stand for no value, `bare` that it may stand without one.
     `of` is the kind of a list's words, `keys` are those of a config.
@@ -79,7 +82,8 @@ class Vocabulary:
         for name, flag in self.flags.items():
             found |= dict.fromkeys((f"--{name}", *flag.aliases), (name, False))
             if flag.kind == "bool":
-                found[f"--no-{name}"] = (name, True)
+                longs = (f"--{name}", *(a for a in flag.aliases if a.startswith("--")))
+                found |= {f"--no-{long.removeprefix('--')}": (name, True) for long in longs}
         return found
 
 
@@ -120,13 +124,54 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 @cache
-def load(path: Path) -> Vocabulary:
-    """Read a release's vocabulary."""
-    data = json.loads(path.read_text(encoding="utf-8"))
+def load(*files: Path) -> Vocabulary:
+    """A release's vocabulary: a whole file, then those that say how a later release differs."""
+    data = content(*files)
     flags = {name: _flag(entry) for name, entry in data["flags"].items()}
     return Vocabulary(
         data["vllm"], flags, frozenset(data["environment"]), frozenset(data["speculative"])
     )
+
+
+def content(*files: Path) -> dict[str, Any]:
+    """What `from_vllm` answered, from a whole file and the differences laid over it in turn."""
+    whole: dict[str, Any] = {}
+    for file in files:
+        whole = _laid_over(whole, json.loads(file.read_text(encoding="utf-8")))
+    return {key: sorted(v) if key in _LISTS else v for key, v in whole.items()}
+
+
+def difference(whole: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes `whole` of `base`: what is new or other, and null for what is gone."""
+    return _difference(_by_name(whole), _by_name(base))
+
+
+def _difference(whole: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys(base.keys() - whole.keys())
+    for key, value in whole.items():
+        if key not in base or not isinstance(value, dict):
+            found |= {key: value} if base.get(key) != value else {}
+        elif inner := _difference(value, base[key]):
+            found[key] = inner
+    return dict(sorted(found.items()))
+
+
+def _laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    made = _by_name(base)
+    for key, value in _by_name(over).items():
+        if value is None:
+            made.pop(key, None)
+        else:
+            made[key] = _laid_over(made.get(key, {}), value) if isinstance(value, dict) else value
+    return made
+
+
+def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A list of names as a table, which a difference can add to and take from."""
+    return {
+        key: dict.fromkeys(value, True) if key in _LISTS and isinstance(value, list) else value
+        for key, value in table.items()
+    }
 
 
 def _flag(entry: Mapping[str, Any]) -> Flag:
@@ -140,11 +185,10 @@ def from_vllm() -> dict[str, Any]:
     """Ask the installed vLLM; needs vLLM importable. Returns the content of the JSON file."""
     from vllm import envs
     from vllm.config import SpeculativeConfig
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.version import __version__
 
-    parser = make_arg_parser(FlexibleArgumentParser())
+    parser = serve_parser.module().make_arg_parser(FlexibleArgumentParser())
     flags = dict(_flags(parser._actions))
     return {
         "vllm": re.match(r"[\d.]+\d", __version__).group(),  # type: ignore[union-attr]
@@ -160,11 +204,12 @@ def _flags(actions: Iterable[Any]) -> Iterable[tuple[str, dict[str, Any]]]:
         if not longs or longs[0] == "--help":
             continue
         entry: dict[str, Any] = {"kind": _kind(action)}
-        if action.choices:
-            entry["choices"] = sorted(action.choices)
-        shorts = [o for o in action.option_strings if not o.startswith("--")]
-        if shorts:
-            entry["aliases"] = shorts
+        choices = [choice for choice in action.choices or () if choice is not None]
+        if choices:
+            entry["choices"] = sorted(choices)
+        others = [o for o in action.option_strings if o != longs[0] and not o.startswith("--no-")]
+        if others:
+            entry["aliases"] = others
         if action.nargs != 0 and action.type and _read(action.type, "None") is None:
             entry["optional"] = True
         if action.nargs == "?":

@@ -5,6 +5,7 @@
     entrypoint.py --max-num-seqs 8     the same with extra `vllm serve` flags
     entrypoint.py bash                 anything else runs as given
 
+The plan is made for the vLLM that is there; RELEASE, where it is set, has to be its release.
 DSPARK_SPECULATION=off serves without a draft, DSPARK_GRAPHS=on with the profile's graph mode.
 DSPARK_RECIPE names another recipe file.
 DSPARK_PREFLIGHT: on (the default) looks at the machine first and stops if a check fails; warn tells
@@ -25,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import plan, recipe, switches
+from deploy import plan, recipe, release, switches
 from deploy.addresses import to_bind
 from deploy.plan import Plan, PlanError
 from deploy.preflight import cli as look
@@ -46,9 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         return run_as_given(arguments)
     try:
-        made = make_plan(arguments)
         root = vllm_root()
-        notes = carries_series(root, made)
+        notes = choose_release(root)
+        made = make_plan(arguments)
+        notes += carries_series(root, made)
         preflight(made, arguments)
     except (Refusal, RecipeError, PlanError, PatchesError) as e:
         print(f"entrypoint: {e}", file=sys.stderr)
@@ -121,6 +123,25 @@ def make_plan(extra: Sequence[str]) -> Plan:
         host = to_bind(str(profile.serve["host"]))
         profile = replace(profile, serve={**profile.serve, "host": host})
     return plan.make(profile, extra, os.environ, speculates, graphs)
+
+
+def choose_release(root: Path) -> list[str]:
+    """Let the vLLM in `root` say which release the plan is for; what to warn of.
+
+    Raises Refusal where RELEASE names another one. One that has no folder is planned for as the
+    recipe's default.
+    """
+    seen = (find(root).version or "").partition("+")[0]
+    given = os.environ.get(release.VARIABLE)
+    if given and seen and given != seen:
+        raise Refusal(f"{release.VARIABLE}: got {given!r}; the vLLM at {root} is {seen}: unset it")
+    if seen in release.names():
+        os.environ[release.VARIABLE] = seen
+    elif not given:
+        known = ", ".join(release.names())
+        told = f"this vLLM is {seen or 'of unknown release'}, which is none of {known}"
+        return [f"warning: {told}: the plan is for the recipe's release"]
+    return []
 
 
 def vllm_root() -> Path:

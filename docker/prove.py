@@ -3,7 +3,7 @@
 
     prove.py FILE
 
-Every proof is made in the layer that the image keeps: the release is the recipe's, every file of
+Every proof is made in the layer that the image keeps: the release is the chosen one, every file of
 the series has its exact hash, each patched file compiles, the static audit finds nothing that the
 AMD DSpark draft lacks, vLLM itself imports and loads that class, as far as a machine without a GPU
 can (FILE says how far), and no known fault is left. Exit codes: 0 proven and FILE written, 1 not
@@ -68,13 +68,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check_release(root: Path, loaded: recipe.Recipe) -> None:
-    """Refuse a vLLM of another release than the recipe's. Raises NotProvenError."""
+    """Refuse a vLLM of another release than the chosen one. Raises NotProvenError."""
     seen = (tree.find(root).version or "of unknown release").partition("+")[0]
     pinned = loaded.vllm.version
     if seen != pinned:
         raise NotProvenError(
-            f"vLLM in the base image: is {seen}, the recipe pins {pinned}; "
-            f"build on {loaded.vllm.pinned_image} or mend release in deploy/recipe.toml"
+            f"vLLM in the base image: is {seen}, the release is {pinned}; "
+            f"build on {loaded.vllm.image}, or give RELEASE={seen}"
         )
 
 

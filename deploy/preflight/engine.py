@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deploy import plan, recipe, switches
+from deploy import plan, recipe, serve_parser, switches
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
 
@@ -149,7 +149,6 @@ def render(profile: str, resolved: Resolved, form: str) -> str:
 def _engine_config(words: Sequence[str]) -> Any:
     """Parse and build as `vllm serve` does (0.27.1, entrypoints/cli/serve.py)."""
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.usage.usage_lib import UsageContext
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -157,9 +156,10 @@ def _engine_config(words: Sequence[str]) -> Any:
         def error(self, message: str) -> NoReturn:
             raise Complaint(message)
 
-    args = make_arg_parser(Refusing()).parse_args(list(words))
+    parser = serve_parser.module()
+    args = parser.make_arg_parser(Refusing()).parse_args(list(words))
     args.model = args.model_tag
-    validate_parsed_serve_args(args)
+    parser.validate_parsed_serve_args(args)
     engine_args = AsyncEngineArgs.from_cli_args(args)
     return engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deploy import serve_parser
+
 # Of one drill: seconds on an idle machine.
 LIMIT_S = 180.0
 _POLL_S = 0.05
@@ -65,12 +67,15 @@ def _start(order: Mapping[str, Any]) -> int:
         vllm()
         return 0
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.llm_engine import LLMEngine
 
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    options = make_arg_parser(FlexibleArgumentParser()).parse_args(order["arguments"])
+    options = (
+        serve_parser.module()
+        .make_arg_parser(FlexibleArgumentParser())
+        .parse_args(order["arguments"])
+    )
     options.model = options.model_tag or options.model
     LLMEngine.from_engine_args(EngineArgs.from_cli_args(options))
     return 0

@@ -30,7 +30,7 @@ def run(cache: Path | str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_what_was_made_is_not_made_again(tmp_path: Path) -> None:
     """The interpreter's path is all of stdout, so that a shell can take it."""
-    folder = tmp_path / "env" / environment.key("health")
+    folder = tmp_path / "env" / environment.key("health", environment.lock("health"))
     folder.mkdir(parents=True)
     (folder / ".complete").touch()
     ended = run(tmp_path)
@@ -62,7 +62,7 @@ def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path, name: str) -> No
 
 def test_a_lock_that_cannot_be_taken_is_refused(tmp_path: Path) -> None:
     """Something else in the lock's place: one line, exit 1."""
-    lock = tmp_path / "env" / f"{environment.key('health')}.lock"
+    lock = tmp_path / "env" / f"{environment.key('health', environment.lock('health'))}.lock"
     lock.mkdir(parents=True)
     ended = run(tmp_path)
     assert ended.returncode == 1

@@ -201,9 +201,9 @@ def test_the_surge_component_replaces_no_server_before_the_next_is_ready(tmp_pat
 @pytest.mark.parametrize("folder", [*(f"overlays/{name}" for name in AMD), "examples/multi-node"])
 def test_what_an_operator_sets_reaches_server_and_sidecar(folder: str) -> None:
     """The documented ConfigMap, which need not be there; time-outs are both containers'."""
-    source = [{"configMapRef": {"name": "dspark-env", "optional": True}}]
+    source = {"configMapRef": {"name": "dspark-env", "optional": True}}
     for container in (server(folder), sidecar(folder)):
-        assert container["envFrom"] == source
+        assert container["envFrom"][0] == source
     assert "create configmap dspark-env --from-literal=" in (K8S / "README.md").read_text()
 
 
@@ -274,7 +274,12 @@ def test_images_and_caches_carry_the_pinned_version(folder: str) -> None:
     assert server(folder)["image"].endswith(f":{version}")
     assert sidecar(folder)["image"].endswith(f":{version}")
     mounts = {m["name"]: m for m in server(folder)["volumeMounts"]}
-    assert mounts["cache"]["subPath"] == f"vllm-{version}"
+    assert mounts["cache"]["subPathExpr"] == "vllm-$(RELEASE)"
+    for container in (server(folder), sidecar(folder)):
+        names = [s["configMapRef"]["name"] for s in container["envFrom"] if "configMapRef" in s]
+        (name,) = (n for n in names if n.startswith("dspark-release"))
+        data = {r["metadata"]["name"]: r.get("data") for r in render(folder)}
+        assert data[name] == {"RELEASE": version}
 
 
 def test_no_manifest_repeats_what_the_recipe_says() -> None:

@@ -5,21 +5,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploy import recipe, vocabulary
+from deploy import environment, recipe, release, vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM = recipe.load().vllm
 
 
-@pytest.mark.real
-def test_the_vocabulary_is_what_the_pinned_vllm_says() -> None:
-    """The release's vocabulary.json equals a fresh answer of vLLM's own argument parser."""
+def fresh(python: str) -> dict[str, Any]:
+    """What the vLLM of an interpreter says of itself."""
     env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CONFIGURE_LOGGING": "0"}
     ended = subprocess.run(
-        [sys.executable, "-m", "deploy", "vocabulary"],
+        [python, "-m", "deploy", "vocabulary"],
         cwd=ROOT,
         env=env,
         capture_output=True,
@@ -27,8 +27,44 @@ def test_the_vocabulary_is_what_the_pinned_vllm_says() -> None:
         timeout=300,
         check=True,
     )
-    fresh = json.loads(ended.stdout[ended.stdout.index("{") :])
-    assert fresh == json.loads((VLLM.folder / vocabulary.NAME).read_text("utf-8"))
+    return json.loads(ended.stdout[ended.stdout.index("{") :])  # type: ignore[no-any-return]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("version", release.names())
+def test_the_vocabulary_is_what_vllm_says(version: str) -> None:
+    """Each release's file, laid over its base's, equals a fresh answer of vLLM's own parser."""
+    vllm = release.load(version)
+    if vllm.rehearsal is None:
+        pytest.skip("no vLLM for the CPU")
+    files = [folder / vocabulary.NAME for folder in vllm.folders]
+    assert fresh(str(environment.ensure("rehearsal", vllm))) == vocabulary.content(*files)
+
+
+def test_a_difference_laid_over_its_base_gives_the_whole() -> None:
+    """What is gone, what is new and what is other, in tables and in lists of names."""
+    base = {
+        "flags": {"a": {"kind": "int"}, "b": {"kind": "bool", "bare": True}},
+        "environment": ["X", "Y"],
+    }
+    whole = {"flags": {"b": {"kind": "bool"}, "c": {"kind": "int"}}, "environment": ["X", "Z"]}
+    found = vocabulary.difference(whole, base)
+    assert found == {
+        "environment": {"Y": None, "Z": True},
+        "flags": {"a": None, "b": {"bare": None}, "c": {"kind": "int"}},
+    }
+    assert vocabulary.difference(base, base) == {}
+
+
+@pytest.mark.parametrize("version", release.names())
+def test_a_difference_repeats_nothing_of_its_base(version: str) -> None:
+    """Written again from the whole it is the same file."""
+    *base, own = (folder / vocabulary.NAME for folder in release.load(version).folders)
+    if base:
+        whole = vocabulary.content(*base, own)
+        assert vocabulary.difference(whole, vocabulary.content(*base)) == json.loads(
+            own.read_text()
+        )
 
 
 def test_every_way_to_write_an_option_finds_its_long_name() -> None:

@@ -152,9 +152,31 @@ def test_the_environment_wins_over_the_recipe() -> None:
     assert "UNKNOWN" not in values
 
 
+def test_a_base_whose_digest_is_unknown_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The release's image by digest, or yours, or a tag alone if that is said; a rehearsal's base is
+    made here, and what is not built needs none."""
+    monkeypatch.setenv("RELEASE", "0.32.0")
+    image = recipe.load().vllm.image
+    with pytest.raises(host.HostError, match=rf"^BASE_IMAGE: .* give BASE_IMAGE={image}@sha256:"):
+        made()
+    own = f"mirror/vllm:1@sha256:{'0' * 64}"
+    assert made(BASE_IMAGE=own)["BASE_IMAGE"] == own
+    assert made(ALLOW_TAG="yes")["BASE_IMAGE"] == image
+    assert made(SERVER_IMAGE="mine:1")["SERVER_IMAGE"] == "mine:1"
+    assert made("rehearsal", BASE_IMAGE="local:1")["BASE_IMAGE"] == "local:1"
+    values = made(BASE_IMAGE=own)
+    assert values["RELEASE"] == "0.32.0"
+    assert values["SERVER_IMAGE"].startswith("dspark-rocm/server:0.32.0-")
+
+
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
+        (
+            {"BASE_IMAGE": "mirror/vllm:1"},
+            "BASE_IMAGE: got mirror/vllm:1, a tag that may be moved; give mirror",
+        ),
+        ({"ALLOW_TAG": "true"}, "ALLOW_TAG: got 'true'; give yes, or leave it unset"),
         ({"DSPARK_SPECULATION": "maybe"}, "DSPARK_SPECULATION: got 'maybe'; give on or off"),
         ({"DSPARK_GRAPHS": "1"}, "DSPARK_GRAPHS: got '1'; give off or on"),
         ({"API_KEY_FILE": "key"}, "API_KEY_FILE: got key; give the absolute path"),

@@ -45,6 +45,7 @@ PLACEHOLDERS = {
     "SITE_PACKAGES": "site-packages",
     "TREE": "tree",
     "URL": "http://127.0.0.1:8000",
+    "VERSION": recipe.load().vllm.version,
 }
 # `NAME=...` where any value is meant: one that could be given.
 MEANT = {"PROFILE": "mi355x", "SMOKE_PROFILE": "mi355x"}
@@ -113,7 +114,6 @@ INTERNAL = {
     "REHEARSAL_SITE": "`make up PROFILE=rehearsal` writes it: the packages that are mounted",
     "REHEARSAL_TRIGGER": "tests set it: a file whose presence arms the fault",
     "RENDER_GID": "`make up` reads it off the host's devices",
-    "VLLM_VERSION": "`make up` writes it from the recipe",
 }
 
 # What vLLM answers to over HTTP, of which the documents speak.

@@ -8,6 +8,7 @@ from deploy.preflight.checks.shared import size_text, told
 from deploy.preflight.facts import Machine
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
+from deploy.release import UNKNOWN
 
 SHM_WANTED = 16 * 10**9
 SHM_LEAST = 1 << 30
@@ -136,6 +137,9 @@ def rocm(machine: Machine, start: Start) -> Finding:
     if isinstance(machine.rocm, Unknown):
         return Finding("host.rocm", "unknown", machine.rocm.reason)
     pinned = start.profile.vllm.rocm
+    if pinned == UNKNOWN:
+        image = start.profile.vllm.image
+        return Finding("host.rocm", "unknown", f"ROCm {machine.rocm}; that of {image} is not known")
     if machine.rocm.replace("-", ".").split(".")[:2] == pinned.split(".")[:2]:
         return Finding("host.rocm", "ok", f"ROCm {machine.rocm}")
     return Finding(
