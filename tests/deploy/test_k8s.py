@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from deploy import plan, recipe
-from healthcheck import verdict
+from healthcheck import exposition, verdict
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import Finding, Outcome
@@ -43,7 +43,7 @@ K8S = ROOT / "deploy" / "k8s"
 CRDS = ROOT / "tests" / "support" / "crds"
 RECIPE = recipe.load()
 AMD = [p.name for p in RECIPE.profiles.values() if not p.is_rehearsal]
-EXAMPLES = ("examples/gateway", "examples/multi-node", "examples/weights")
+EXAMPLES = tuple(f"examples/{name}" for name in ("gateway", "keda", "multi-node", "weights"))
 RENDERED = [*(f"overlays/{name}" for name in AMD), *EXAMPLES]
 OLDEST, NEWEST = "1.30", "1.37"  # of Kubernetes
 GROUP = "leaderworkerset.x-k8s.io/v1"
@@ -141,10 +141,16 @@ def test_custom_resources_fit_their_definitions() -> None:
         jsonschema.validate(resource, schemas()[resource["kind"]])
 
 
-@pytest.mark.parametrize("kind", ["InferencePool", "HTTPRoute", "LeaderWorkerSet"])
-def test_a_field_nobody_looked_up_is_refused(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "example"),
+    [
+        *(("InferencePool", "gateway"), ("HTTPRoute", "gateway")),
+        *(("LeaderWorkerSet", "multi-node"), ("ScaledObject", "keda")),
+    ],
+)
+def test_a_field_nobody_looked_up_is_refused(kind: str, example: str) -> None:
     """The written-down schemas are closed: a new field has to be looked up first."""
-    folder = "examples/multi-node" if kind == "LeaderWorkerSet" else "examples/gateway"
+    folder = f"examples/{example}"
     resource = json.loads(json.dumps(one(folder, kind)))
     resource["spec"]["extensionRef"] = {"name": "old"}
     with pytest.raises(jsonschema.ValidationError):
@@ -353,6 +359,19 @@ def test_a_stop_waits_for_what_runs(folder: str) -> None:
             (_, _, its) = worker["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
             target = f"http://$LWS_LEADER_ADDRESS:{RECIPE.ports.serve}"
             assert its == f'exec {" ".join(hook)} --target "{target}"'
+
+
+def test_scaling_follows_the_servers_own_queue_and_never_to_none() -> None:
+    """KEDA alone says how many; it asks Prometheus for a metric that the server exports, under the
+    job by which it is scraped."""
+    scaled = one("examples/keda", "ScaledObject")["spec"]
+    deployment = one("examples/keda", "Deployment")
+    assert scaled["scaleTargetRef"] == {"name": deployment["metadata"]["name"]}
+    assert "replicas" not in deployment["spec"] and scaled["minReplicaCount"] == 1
+    query = scaled["triggers"][0]["metadata"]["query"]
+    assert f'{exposition.WAITING}{{job="vllm"}}' in query
+    monitor = one("examples/keda", "ServiceMonitor")["spec"]["endpoints"]
+    assert monitor[0]["relabelings"][0] == {"targetLabel": "job", "replacement": "vllm"}
 
 
 def test_the_job_fills_the_servers_claim_by_the_servers_image() -> None:
