@@ -217,8 +217,28 @@ def variables(
         "KFD_GID": str(groups.kfd),
         "RENDER_GID": str(groups.render),
         "RELEASE": loaded.vllm.version,
+        "REVISION": revision(ROOT),
         "GPU_ARCH": profile.gpu.arch if profile.gpu else "cpu",
     }
+
+
+def revision(checkout: Path) -> str:
+    """The commit that is built, with `-dirty` where files differ from it; unknown without git."""
+    git = [
+        "git",
+        "-C",
+        str(checkout),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty",
+        "--exclude=*",
+    ]
+    try:
+        told = subprocess.run(git, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return told.stdout.strip() or "unknown"
 
 
 def base_image(profile: Profile, environ: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.whl")
     for name in ("deploy", "healthcheck", "patches"):
         shutil.copytree(ROOT / name, source / name, ignore=ignore)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
     # The build backend is the environment's own: nothing is fetched.

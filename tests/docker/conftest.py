@@ -35,7 +35,8 @@ def base_image(engine: docker.DockerClient, root_image: str) -> str:
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a build may read, as in the checkout, with wheels for a build without network."""
     folder = tmp_path_factory.mktemp("context")
-    shutil.copy2(ROOT / ".dockerignore", folder)
+    for name in (".dockerignore", "LICENSE"):
+        shutil.copy2(ROOT / name, folder)
     for name in ("deploy", "docker", "healthcheck", "patches", "tests"):
         ignore = shutil.ignore_patterns("__pycache__", "*.whl")
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)

@@ -21,7 +21,7 @@ from deploy import host, recipe
 from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
 from patches import series
-from tests.support import tools
+from tests.support import bom, tools
 from tests.support.containers import Build, Images, wait_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("starting")]
@@ -67,6 +67,22 @@ def test_the_server_image_carries_the_series_and_says_so(
     sums = run(engine, images.server, "sha256sum", *(f"{package}/../{t}" for t in targets))
     after = {pair.after for p in loaded.patches for t in p.targets for pair in t.pairs}
     assert all(line.split()[0] in after for line in sums.splitlines())
+
+
+@pytest.mark.parametrize("kind", ["server", "health"])
+def test_an_image_lists_what_it_is_made_of(
+    engine: docker.DockerClient, images: Images, kind: str
+) -> None:
+    """Its bill of materials is CycloneDX, and has what the image's own tools find in it."""
+    image = getattr(images, kind)
+    made = json.loads(run(engine, image, "cat", "/opt/dspark-rocm/sbom.cdx.json"))
+    bom.check(made)
+    urls = [part["purl"] for part in made["components"]]
+    listed = run(engine, image, "dpkg-query", "-W", "-f", "${Package}@${Version}\\n").split()
+    assert len(listed) == sum(url.startswith("pkg:deb/") for url in urls) > 50
+    patched = {p["name"] for p in made["components"] if "pedigree" in p}
+    assert patched == ({"vllm"} if kind == "server" else set())
+    assert any(url.startswith("pkg:pypi/uvicorn@") for url in urls) is (kind == "health")
 
 
 def test_the_image_loads_its_draft_class(engine: docker.DockerClient, images: Images) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,20 @@ def test_a_dockerfile_keeps_to_docker_20_10(dockerfile: Path) -> None:
     stages = {m[1] for m in re.finditer(r"^FROM \S+ AS (\S+)", text, re.MULTILINE)}
     used = {m[1] for m in re.finditer(r"(?:--from|from)=([\w-]+)", text)}
     assert used <= stages
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda p: p.name)
+def test_an_image_says_what_it_is(dockerfile: Path) -> None:
+    """By OCI's labels: of which version and commit, on which base, under which licence."""
+    labels = dict(
+        re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]+)"', dockerfile.read_text())
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    told = ("title", "description", "version", "licenses", "vendor", "base.name", "revision")
+    assert sorted(labels) == sorted(told)
+    assert (labels["version"], labels["licenses"]) == (project["version"], project["license"])
+    for service in load(COMPOSE)["services"].values():
+        assert service["build"]["args"]["REVISION"] == "${REVISION:-unknown}"
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda p: p.name)

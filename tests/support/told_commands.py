@@ -81,7 +81,7 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("docker", "compose", "up"): ("--wait", "-d"),
         ("docker", "load"): ("-i",),
         ("docker", "pull"): (),
-        ("docker", "run"): ("--init", "--no-healthcheck"),
+        ("docker", "run"): ("--entrypoint", "--init", "--no-healthcheck", "--rm"),
         ("docker", "save"): (),
         ("docker", "tag"): (),
         ("git", "clone"): (),
@@ -114,6 +114,7 @@ INTERNAL = {
     "REHEARSAL_SITE": "`make up PROFILE=rehearsal` writes it: the packages that are mounted",
     "REHEARSAL_TRIGGER": "tests set it: a file whose presence arms the fault",
     "RENDER_GID": "`make up` reads it off the host's devices",
+    "REVISION": "`make up` reads it from git",
 }
 
 # What vLLM answers to over HTTP, of which the documents speak.
