@@ -158,6 +158,16 @@ def test_processes_are_found_by_title(server: RehearsalServer) -> None:
     assert len({server.pid_of(ENGINE_CORE), server.pid_of(WORKER), server.process.pid}) == 3
 
 
+def test_the_engine_sleeps_while_its_worker_works(server: RehearsalServer) -> None:
+    """It takes a small part of the CPU time that the worker takes, where vLLM's own takes as much."""
+    engine, worker = (psutil.Process(server.pid_of(title)) for title in (ENGINE_CORE, WORKER))
+    before = [sum(process.cpu_times()[:2]) for process in (engine, worker)]
+    assert server.complete(max_tokens=64).status_code == 200
+    after = [sum(process.cpu_times()[:2]) for process in (engine, worker)]
+    engines, workers = (late - early for early, late in zip(before, after, strict=True))
+    assert engines < workers / 2
+
+
 def test_each_process_says_for_itself_what_is_said_once(server: RehearsalServer) -> None:
     """Its lines carry its own name, though it was forked from another that has said the same."""
     once = r"^\((\w+) pid=\d+\) WARNING .*Enforce eager set"
