@@ -25,7 +25,8 @@ from deploy import (
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
-from patches import faults
+from deploy.release import Release
+from patches import aiter, faults
 from patches.errors import PatchesError
 
 # Commands with a command line of their own; their modules are imported when asked for.
@@ -107,8 +108,22 @@ def run_plan(args: argparse.Namespace) -> int:
         print(f"# warning: {warning}", file=sys.stderr)
     for line in made.memory.lines() if made.memory else ():
         print(f"# {line}", file=sys.stderr)
+    for line in holds(profile.vllm) if profile.gpu else ():
+        print(f"# {line}", file=sys.stderr)
     print(made.render(args.format))
     return 0
+
+
+def holds(pinned: Release) -> tuple[str, ...]:
+    """What the pinned image holds beside vLLM, and what of it matters."""
+    told = f"ROCm {pinned.rocm}, torch {pinned.torch}, Triton {pinned.triton}, AITER {pinned.aiter}"
+    if aiter.is_right(pinned.aiter):
+        return (f"the image holds {told}",)
+    return (
+        f"the image holds {told}",
+        f"AITER before {aiter.RIGHT} scores pages past 2 GiB as zero ({aiter.SOURCE}): an image "
+        "whose vLLM asks it to is not built",
+    )
 
 
 def run_profiles(args: argparse.Namespace) -> int:

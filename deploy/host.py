@@ -47,7 +47,7 @@ READ_BY_HEALTH = ("API_KEY_FILE", "HEALTH_TOKEN_FILE")
 GUARDS = {"SERVER_BIND": "API_KEY_FILE", "HEALTH_BIND": "HEALTH_TOKEN_FILE"}
 PASSED = (
     *SECRETS,
-    *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE"),
+    *("BASE_IMAGE", "HEALTH_BASE_IMAGE", "SERVER_IMAGE", "HEALTH_IMAGE", "COMPILE_PROOF"),
     *("SERVER_BIND", "SERVER_PORT", "HEALTH_BIND", "HEALTH_PORT", "ALLOW_OPEN", "ALLOW_TAG"),
     *("WEIGHTS", "SERVER_ENV", "COMPOSE_PROJECT_NAME", "RELEASE"),
     *("DSPARK_PREFLIGHT", "DSPARK_SPECULATION", "DSPARK_GRAPHS"),
@@ -276,6 +276,7 @@ def check(values: Mapping[str, str]) -> None:
         switches.speculation(values)
         switches.preflight(values)
         switches.graphs(values)
+        switches.compile_proof(values)
     except RecipeError as e:
         raise HostError(str(e)) from e
     for name, value in values.items():

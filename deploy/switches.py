@@ -10,6 +10,8 @@ from deploy.recipe import RecipeError
 
 #: How the entrypoint looks at the machine before a start.
 PREFLIGHTS = ("on", "warn", "full", "off")
+#: How the image's build takes the compile proof.
+COMPILE_PROOFS = ("on", "warn", "off")
 
 
 def speculation(environ: Mapping[str, str]) -> bool:
@@ -25,6 +27,11 @@ def graphs(environ: Mapping[str, str]) -> bool:
 def preflight(environ: Mapping[str, str]) -> str:
     """DSPARK_PREFLIGHT, one of PREFLIGHTS. Raises RecipeError for another word."""
     return _one_of("DSPARK_PREFLIGHT", environ.get("DSPARK_PREFLIGHT"), PREFLIGHTS)
+
+
+def compile_proof(environ: Mapping[str, str]) -> str:
+    """COMPILE_PROOF, one of COMPILE_PROOFS. Raises RecipeError for another word."""
+    return _one_of("COMPILE_PROOF", environ.get("COMPILE_PROOF"), COMPILE_PROOFS)
 
 
 def health_url(environ: Mapping[str, str]) -> str:

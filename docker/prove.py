@@ -6,33 +6,45 @@
 Every proof is made in the layer that the image keeps: the release is the chosen one, every file of
 the series has its exact hash, each patched file compiles, the static audit finds nothing that the
 AMD DSpark draft lacks, vLLM itself imports and loads that class, as far as a machine without a GPU
-can (FILE says how far), and no known fault is left. Exit codes: 0 proven and FILE written, 1 not
-proven, 2 misused.
+can (FILE says how far), no known fault is left, the image's AITER has none that is met, and the
+image's Triton compiles every kernel of the path for each card of the recipe.
+COMPILE_PROOF: on (the default) refuses the image otherwise, warn does not, off compiles nothing; a
+machine without torch or Triton, and a release whose path is not known, prove nothing and refuse
+nothing. FILE says which it was.
+Exit codes: 0 proven and FILE written, 1 not proven, 2 misused.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import py_compile
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import recipe
+from deploy import recipe, switches
 from deploy.files import write_whole
 from deploy.recipe import RecipeError
-from patches import apply, series, show, tree
+from patches import aiter, apply, series, show, tree
 from patches.audit.audit import Scope
 from patches.audit.audit import audit as find_gaps
 from patches.audit.render import as_json, sentence
 from patches.audit.tree import open_tree
+from patches.compile import proof, render
+from patches.compile.ask import NoCompilerError
 from patches.errors import PatchesError
 from patches.loadcheck import check
 from patches.loadcheck.draft import ARCHITECTURE
 from patches.loadcheck.inside import LOADED
+
+PACKAGES = {"aiter": ("amd-aiter", "aiter"), "triton": ("triton",), "torch": ("torch",)}
+"""What the image holds beside vLLM, and how its distribution is called."""
+ROCM = Path("/opt/rocm/.info/version")
 
 
 class NotProvenError(RuntimeError):
@@ -47,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     from entrypoint import Refusal, vllm_root  # type: ignore[import-not-found]  # beside us
 
     try:
+        mode = switches.compile_proof(os.environ)
         root = vllm_root()
         pinned = recipe.load()
         check_release(root, pinned)
@@ -59,6 +72,9 @@ def main(arguments: Sequence[str]) -> int:
         proven["audit"] = audit(root, pinned)
         proven["load_check"] = load(root, loaded)
         check_faults(proven)
+        proven["image"] = held()
+        proven["aiter"] = pages(root, proven["image"]["aiter"])
+        proven["compile"] = compile_kernels(root, pinned, loaded, mode)
         write(Path(arguments[0]), show.as_json(proven) + "\n")
     except (Refusal, RecipeError, PatchesError, NotProvenError) as e:
         print(f"prove: {e}", file=sys.stderr)
@@ -128,6 +144,73 @@ def load(root: Path, loaded: series.Series) -> dict[str, Any]:
     doubt = "" if found.reached(LOADED) else "warning: "
     print(f"prove: {doubt}load check: {found.sentence()}", flush=True)
     return found.as_data()
+
+
+def held(rocm: Path = ROCM) -> dict[str, str]:
+    """The versions of what the image holds, each UNKNOWN where it does not say."""
+    found = {name: _version(distributions) for name, distributions in PACKAGES.items()}
+    try:
+        found["rocm"] = rocm.read_text(encoding="utf-8").split()[0]
+    except (OSError, ValueError, IndexError):
+        found["rocm"] = aiter.UNKNOWN
+    told = ", ".join(f"{name} {version}" for name, version in found.items())
+    print(f"prove: the image holds {told}", flush=True)
+    return found
+
+
+def _version(distributions: Sequence[str]) -> str:
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return aiter.UNKNOWN
+
+
+def pages(root: Path, version: str) -> dict[str, Any]:
+    """Who reads the indexer's pages, and whether AITER's fault past 2 GiB is met.
+
+    Raises NotProvenError where it is, or may be: a version that is not known is taken for faulty.
+    """
+    read_by = aiter.readers(root)
+    told = aiter.sentence(version, read_by)
+    if aiter.is_met(version, read_by) is not False:
+        raise NotProvenError(
+            f"{told}; apply patch 0004 or take AITER {aiter.RIGHT} ({aiter.SOURCE})"
+        )
+    print(f"prove: {told}", flush=True)
+    return {"told": told, "source": aiter.SOURCE, "read_by": read_by}
+
+
+def compile_kernels(
+    root: Path, pinned: recipe.Recipe, loaded: series.Series, mode: str
+) -> dict[str, Any]:
+    """The compile proof, as `mode` asks for it: ``verdict``, ``told`` and, if made, the figures.
+
+    The verdict is proven, unknown, off, or with `mode` warn not proven. Raises NotProvenError.
+    """
+    if mode == "off":
+        return _verdict("off", "left out by COMPILE_PROOF=off")
+    served = [profile for profile in pinned.profiles.values() if profile.gpu is not None]
+    archs = tuple(dict.fromkeys(p.gpu.arch for p in served if p.gpu is not None))
+    try:
+        found = proof.prove(root, loaded, proof.cards(served, archs), compare=False)
+    except (proof.UnknownPathError, NoCompilerError) as e:
+        return _verdict("unknown", str(e))
+    if not found.faults:
+        return _verdict("proven", found.sentence(), render.as_data(found))
+    if mode == "on":
+        raise NotProvenError(
+            f"{found.sentence()}, the first: {found.faults[0]}; to take the image all the same, "
+            "build with COMPILE_PROOF=warn"
+        )
+    return _verdict("not proven", found.sentence(), render.as_data(found))
+
+
+def _verdict(verdict: str, told: str, made: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    doubt = "" if verdict == "proven" else "warning: "
+    print(f"prove: {doubt}compile proof: {verdict}: {told}", flush=True)
+    return {"verdict": verdict, "told": told, **(made or {})}
 
 
 def write(file: Path, text: str) -> None:

@@ -1,4 +1,5 @@
-"""``python3 -m patches``: apply the series to a vLLM tree, show it, audit it, load its draft."""
+"""``python3 -m patches``: apply the series to a vLLM tree, show it, audit it, load its draft class,
+compile its kernels for the cards."""
 
 import argparse
 import importlib
@@ -27,8 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
-        if argv[:1] == ["audit"]:  # its options are its own; argparse would claim those it knows
-            code: int = importlib.import_module("patches.audit.cli").main(argv[1:])
+        if argv[:1] in (["audit"], ["compile"]):  # options of their own, which argparse would claim
+            code: int = importlib.import_module(f"patches.{argv[0]}.cli").main(argv[1:])
         else:
             code = _run(_parser().parse_args(argv))
         sys.stdout.flush()
@@ -92,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     commands.add_parser("audit", help="find what shared code reads and a platform's class lacks")
+    commands.add_parser(
+        "compile", help="compile the path's Triton kernels for the cards, without one"
+    )
     return parser
 
 

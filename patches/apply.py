@@ -103,6 +103,23 @@ def apply(
     return Outcome(tree, tuple(judgement.statuses), tuple(edits.steps), rolled_back)
 
 
+def contents(
+    root: Path, series: Series, *, reverse: bool = False
+) -> tuple[list[PatchStatus], dict[str, bytes]]:
+    """What `apply` finds, and by path what it would write; nothing is written.
+
+    Raises what `apply` raises for a tree that the series does not fit, and what `status` raises.
+    """
+    tree = find(root)
+    with transaction.locked(tree.package, exclusive=False):
+        transaction.refuse_interrupted(tree.package)
+        judgement = _Judgement(tree, series)
+    if any(status.is_bad for status in judgement.statuses):
+        raise RefusedError(judgement.statuses)
+    edits = judgement.undone() if reverse else judgement.done()
+    return list(judgement.statuses), edits.contents
+
+
 @dataclass(frozen=True)
 class _Edits:
     """New contents by path, and the steps that led there with the hash after each."""

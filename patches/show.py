@@ -14,6 +14,9 @@ BUILT = Path(__file__).resolve().parent.parent / "provenance.json"
 """What docker/prove.py wrote when an image was built; a checkout has none."""
 
 
+PROVEN = ("audit", "load_check", "image", "aiter", "compile")
+
+
 def provenance(series: Series, root: Path | None = None) -> dict[str, Any]:
     """Return what is known of the series as plain data; with `root`, also of that tree.
 
@@ -41,13 +44,13 @@ def provenance(series: Series, root: Path | None = None) -> dict[str, Any]:
 
 
 def built(file: Path = BUILT) -> dict[str, Any] | None:
-    """Return what the build of this image proved: ``audit`` and ``load_check``; None elsewhere.
+    """Return what the build of this image proved, a key for each of PROVEN; None elsewhere.
 
     Raises `PatchesError`, one line, for a file that is not the one the build wrote.
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return {name: data[name] for name in ("audit", "load_check")}
+        return {name: data[name] for name in PROVEN}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -129,4 +132,8 @@ def _build_lines(build: dict[str, Any]) -> list[str]:
     lines.append(f"  load check {loaded['class_name']}: {loaded['level']}, {count}")
     if loaded["stopped_by"]:
         lines.append(f"             no further: {loaded['stopped_by']}")
+    held = ", ".join(f"{name} {version}" for name, version in build["image"].items())
+    lines.append(f"  the image  holds {held}")
+    lines.append(f"  {build['aiter']['told']}")
+    lines.append(f"  kernels    {build['compile']['verdict']}: {build['compile']['told']}")
     return lines

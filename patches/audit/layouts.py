@@ -104,6 +104,17 @@ class LayoutFinder:
             elif not any(self._leads_to_writer(other, cache) for other in self._package(cache)):
                 yield _untold(entry, cache, f"no class of {cache.package} uses {cache.writer.path}")
 
+    def readers(self, cache: SharedCache) -> dict[str, tuple[str, ...]]:
+        """What reads a cache, by phase and card: kernels, and ops outside the tree. Nothing where
+        the sources do not tell."""
+        found: dict[str, tuple[str, ...]] = {}
+        for phase in cache.phases:
+            for card in cache.cards:
+                reads = self._reads(cache, phase, card)
+                ops = () if isinstance(reads, str) else dict.fromkeys(read.op for read in reads)
+                found[f"{phase} on {card}"] = tuple(ops)
+        return found
+
     def _package(self, cache: SharedCache) -> Iterator[Entry]:
         """The architectures whose classes are in the cache's package."""
         for entry in (*self._registry.drafts.values(), *self._registry.targets.values()):

@@ -19,19 +19,23 @@ class Card:
     """What vLLM's AMD code asks of an architecture.
 
     `is_fnuz`: its matrix cores read FP8 as e4m3fnuz (0x80 is NaN, no negative zero, half the value
-    of the same OCP bits), not as OCP's e4m3fn.
+    of the same OCP bits), not as OCP's e4m3fn. `lds_bytes`: the local memory of a compute unit.
     """
 
     arch: str
     is_fnuz: bool
     compute_units: int
+    lds_bytes: int
 
 
 CARDS = {
-    "gfx942": Card("gfx942", is_fnuz=True, compute_units=304),  # MI300X, MI325X
-    "gfx950": Card("gfx950", is_fnuz=False, compute_units=256),  # MI350X, MI355X
+    "gfx942": Card("gfx942", is_fnuz=True, compute_units=304, lds_bytes=64 << 10),  # MI300X, MI325X
+    "gfx950": Card(
+        "gfx950", is_fnuz=False, compute_units=256, lds_bytes=160 << 10
+    ),  # MI350X, MI355X
 }
-"""FP8 formats after AMD's CDNA3 and CDNA4 instruction set guides; units as the recipe has them."""
+"""FP8 formats and LDS after AMD's CDNA3 and CDNA4 instruction set guides; units as the recipe has
+them."""
 
 _ASKS_THE_PLATFORM = (
     "vllm.model_executor.layers.sparse_attn_indexer",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy import arguments, plan, recipe, rules
+from deploy.__main__ import holds
 from deploy.arguments import Given
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError
@@ -614,3 +615,15 @@ def test_a_secret_on_the_command_line_is_refused_and_not_shown(words: list[str])
     assert "sk-" not in message
     if "--api-ke" not in words:
         assert "_FILE" in message and "\n" not in message
+
+
+def test_a_plan_says_what_its_image_holds_and_where_aiter_is_wrong() -> None:
+    """Versions as the release has them; the fault past 2 GiB is told unless AITER is past it."""
+    told = cli("plan", "--profile", "mi355x").stderr
+    held = recipe.load().vllm
+    line = f"# the image holds ROCm {held.rocm}, torch {held.torch}, Triton {held.triton}, AITER "
+    assert line in told
+    assert "# AITER before 0.1.20 scores pages past 2 GiB as zero" in told
+    assert len(holds(replace(held, aiter="0.1.20"))) == 1
+    assert len(holds(replace(held, aiter="unknown"))) == 2
+    assert "the image holds" not in cli("plan", "--profile", "rehearsal").stderr

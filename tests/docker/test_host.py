@@ -343,12 +343,17 @@ def test_an_engine_that_does_not_answer_is_told(gpu_host: Host) -> None:
     assert not (gpu_host.checkout / "build").exists()
 
 
-def test_a_bad_value_is_told_before_an_engine_is_asked(gpu_host: Host) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("DSPARK_PREFLIGHT", "on, warn, full or off"), ("COMPILE_PROOF", "on, warn or off")],
+)
+def test_a_bad_value_is_told_before_an_engine_is_asked(
+    gpu_host: Host, name: str, words: str
+) -> None:
     """What the user typed comes first, in one line."""
-    ended = gpu_host.run("up", NO_ENGINE="1", DSPARK_PREFLIGHT="later")
+    ended = gpu_host.run("up", NO_ENGINE="1", **{name: "later"})
     assert ended.returncode == 1
-    told = "host: DSPARK_PREFLIGHT: got 'later'; give on, warn, full or off\n"
-    assert ended.stderr == told
+    assert ended.stderr == f"host: {name}: got 'later'; give {words}\n"
 
 
 def test_a_server_that_ends_again_and_again_is_explained(gpu_host: Host) -> None:

@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from deploy.environment import cache_dir
 from deploy.rehearsal.tree import publish_tree
 from patches import apply, series
 from patches.loadcheck.draft import ARCHITECTURE
+from tests.support import vllm_trees
 from tests.support.vllm_trees import link_copy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,12 +57,22 @@ def without_first(tmp_path: Path) -> Path:
     return checkout
 
 
+@pytest.fixture(scope="module")
+def prove() -> Any:
+    """The build step as a module."""
+    spec = importlib.util.spec_from_file_location("prove", ROOT / "docker" / "prove.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def run(checkout: Path, tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of a checkout against a tree."""
+    """Run a program of a checkout against a tree; kernels are compiled by tests of their own."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(tree)},
+        env={**os.environ, "PYTHONPATH": str(tree), "COMPILE_PROOF": "off"},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -87,6 +100,10 @@ def test_a_sound_tree_is_loaded_and_the_provenance_says_so(tree: Path, tmp_path:
     assert (reached["level"], reached["stopped_by"]) == ("loaded", None)
     assert ATTRIBUTE in reached["read"]
     assert reached["read"] == reached["required"]
+    assert proven["image"].keys() == {"aiter", "triton", "torch", "rocm"}
+    assert proven["image"]["triton"] == metadata.version("triton")
+    assert proven["aiter"]["read_by"]["decode on gfx950"] == ["_flat_paged_mqa_logits_kernel"]
+    assert proven["compile"] == {"verdict": "off", "told": "left out by COMPILE_PROOF=off"}
 
 
 def test_a_series_without_the_attribute_gives_no_image(
@@ -100,15 +117,87 @@ def test_a_series_without_the_attribute_gives_no_image(
     assert not written.exists()
 
 
-def test_a_fault_that_no_patch_mends_gives_no_image() -> None:
+def test_a_fault_that_no_patch_mends_gives_no_image(prove: Any) -> None:
     """Each fault that is left is named; a tree with none passes."""
-    spec = importlib.util.spec_from_file_location("prove", ROOT / "docker" / "prove.py")
-    assert spec is not None and spec.loader is not None
-    prove = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prove)
     prove.check_faults({"tree": {"faults": []}})
     with pytest.raises(prove.NotProvenError, match=r"^faults: are left .*: one: answers wrongly$"):
         prove.check_faults({"tree": {"faults": [{"key": "one", "symptom": "answers wrongly"}]}})
+
+
+def test_kernels_that_cannot_be_compiled_give_no_image_unless_that_is_said(
+    prove: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A build that cannot compile is refused in one line that names the way out; with COMPILE_PROOF=
+    warn it is taken, and the provenance says what was not proven."""
+    (tmp_path / "torch.py").write_text("raise OSError('libamdhip64.so.7: cannot open')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    given = (vllm_trees.tree("0.27.1"), recipe.load(), series.load())
+    with pytest.raises(prove.NotProvenError) as refused:
+        prove.compile_kernels(*given, "on")
+    first = "gfx950: the process ended with 1: OSError: libamdhip64.so.7: cannot open"
+    assert f"the first: {first}; to take the image all the same, build with" in str(refused.value)
+    assert str(refused.value).endswith("COMPILE_PROOF=warn")
+    accepted = prove.compile_kernels(*given, "warn")
+    assert accepted["verdict"] == "not proven"
+    assert first in accepted["faults"]
+    assert "prove: warning: compile proof: not proven: " in capsys.readouterr().out
+
+
+def test_where_nothing_can_be_compiled_nothing_is_proven_or_refused(
+    prove: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release whose path is not known, and a Python without Triton: unknown, and why."""
+    loaded = recipe.load(), series.load()
+    unknown = prove.compile_kernels(vllm_trees.tree("0.32.0"), *loaded, "on")
+    assert unknown["verdict"] == "unknown"
+    assert "vLLM 0.32.0: the kernels that it launches are known of" in unknown["told"]
+    monkeypatch.setattr("patches.compile.ask._COMPILERS", ("no_such_package",))
+    unknown = prove.compile_kernels(vllm_trees.tree("0.27.1"), *loaded, "on")
+    assert unknown["verdict"] == "unknown"
+    assert unknown["told"].startswith("compile: no_such_package: not installed for ")
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("0.1.19", "AITER 0.1.19: has 32-bit page offsets, met"),
+        ("unknown", "AITER unknown: may have"),
+    ],
+)
+def test_an_aiter_whose_fault_is_met_gives_no_image(prove: Any, version: str, told: str) -> None:
+    """A tree without 0004 asks it for the indexer's scores; a version that is not known is none."""
+    with pytest.raises(prove.NotProvenError) as refused:
+        prove.pages(vllm_trees.tree("0.27.1"), version)
+    assert str(refused.value).startswith(told)
+    assert "read by _cp_gather_indexer_quant_cache_kernel, deepgemm_fp8" in str(refused.value)
+    assert "apply patch 0004 or take AITER 0.1.20" in str(refused.value)
+
+
+def test_versions_that_the_image_does_not_say_are_unknown(prove: Any, tmp_path: Path) -> None:
+    """ROCm's stands in a file of its own."""
+    file = tmp_path / "version"
+    assert prove.held(file)["rocm"] == "unknown"
+    file.write_text("7.2.3-81\n")
+    assert prove.held(file)["rocm"] == "7.2.3-81"
+    assert prove.held(file)["aiter"] == "unknown"
+
+
+def test_a_word_that_is_no_way_to_compile_is_refused(tree: Path, tmp_path: Path) -> None:
+    """Before anything is applied."""
+    ended = subprocess.run(
+        [sys.executable, "docker/prove.py", str(tmp_path / "provenance.json")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tree), "COMPILE_PROOF": "no"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert refusal(ended) == "prove: COMPILE_PROOF: got 'no'; give on, warn or off"
+    assert not any(status.carried for status in apply.status(tree, series.load()))
 
 
 @pytest.mark.real

@@ -316,6 +316,9 @@ def test_show_says_what_the_build_of_an_image_proved(tmp_path: Path) -> None:
             "read": ["forward"],
             "required": ["forward", "model"],
         },
+        "image": {"aiter": "0.1.19", "triton": "unknown"},
+        "aiter": {"told": "AITER 0.1.19: not met"},
+        "compile": {"verdict": "proven", "told": "kernels compiled: 63"},
     }
     (tmp_path / "provenance.json").write_text(json.dumps(proven))
     command = [sys.executable, "-m", "patches", "show"]
@@ -323,6 +326,9 @@ def test_show_says_what_the_build_of_an_image_proved(tmp_path: Path) -> None:
     assert "A on amd: gaps: none" in text
     assert "module.Draft: imported, 1 of 2 attributes read" in text
     assert "no further: OSError: no libamdhip64" in text
+    assert "the image  holds aiter 0.1.19, triton unknown" in text
+    assert "AITER 0.1.19: not met" in text
+    assert "kernels    proven: kernels compiled: 63" in text
     (tmp_path / "provenance.json").write_text("{}")
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

@@ -381,6 +381,7 @@ def choices() -> Mapping[str, Sequence[str]]:
         "DSPARK_SPECULATION": ("on", "off"),
         "DSPARK_GRAPHS": ("on", "off"),
         "DSPARK_PREFLIGHT": switches.PREFLIGHTS,
+        "COMPILE_PROOF": switches.COMPILE_PROOFS,
         "REHEARSAL_FAULT": FAULTS,
     }
 
