@@ -40,7 +40,15 @@ from healthcheck.verdict.memory import (
     surfaces,
     verdict,
 )
-from healthcheck.verdict.want import CANARY_JITTER, RECHECK_S, needs_listing, next_look_s, wants
+from healthcheck.verdict.want import (
+    CANARY_JITTER,
+    RECHECK_S,
+    TEXT_AGES,
+    TEXT_LENGTHS,
+    needs_listing,
+    next_look_s,
+    wants,
+)
 
 __all__ = [
     "ANSWERS_PER_BAD",
@@ -51,6 +59,8 @@ __all__ = [
     "RECHECK_S",
     "SURFACES",
     "TEXTS_KEPT",
+    "TEXT_AGES",
+    "TEXT_LENGTHS",
     "UNREAD_TIMES",
     "Alarm",
     "EngineMemory",

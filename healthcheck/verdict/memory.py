@@ -13,7 +13,7 @@ from healthcheck.judge import Completion, Finding, Outcome, Step, worst
 from healthcheck.listing import Listing
 from healthcheck.prompts import DEPTH
 from healthcheck.reasons import Note
-from healthcheck.signs.model import Signs
+from healthcheck.signs.model import Ended, Signs
 
 GATE = (
     *(Step.WARM_UP, Step.PROBE, Step.SECOND_SEED, Step.TOP_P, Step.QUESTION, Step.LONG),
@@ -355,6 +355,7 @@ class Memory:
     engines: Mapping[str, EngineMemory] = field(default_factory=dict)
     sampled_at: float | None = None
     signs: Signs | None = None  # the last reading's, if they were of its time
+    ended: tuple[Ended, ...] = ()  # of the last signs that were seen: their writer may be gone too
 
     transport: Alarm = Alarm()
     unclear: Alarm = Alarm()  # /health told nothing

@@ -41,6 +41,8 @@ def observe(memory: Memory, reading: Reading, policy: Policy) -> tuple[Memory, b
         memory = _wake(memory, reading.at)
     signs = vitals.seen(reading, longest_turn_s(policy.health))
     seen = replace(memory, at=reading.at, outstanding=reading.outstanding, signs=signs)
+    if signs is not None:
+        seen = replace(seen, ended=signs.ended)
     seen = _observe_transport(seen, reading, policy.health)
     new_engine = False
     if isinstance(reading.metrics, Exposition) and reading.metrics.engines:

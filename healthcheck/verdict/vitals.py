@@ -2,9 +2,9 @@
 
 A process that is stopped or gone says so by itself. That all of an engine sleep does not: they do
 so when idle, too, and a worker that waits for its card sleeps in the driver. So a deadlock needs a
-question of ours that is out, an engine that sleeps since before it, a scheduler that was read just
-now and has made no step, no compiler, and cards that are seen at rest. Where there are cards and
-their load cannot be read, nobody knows, and the budgets decide as without signs.
+question of ours that is out, an engine that sleeps since before it or for longer, a scheduler that
+was read just now and has made no step, no compiler, and cards that are seen at rest. Where there
+are cards and their load cannot be read, nobody knows, and the budgets decide as without signs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ SEEN_S = 5 * INTERVAL_S
 # A question is out for so long before a deadlock is told: two looks at the processes lie within.
 UNANSWERED_S = INTERVAL_S
 UNANSWERED_READINGS = 2
+ASLEEP_S = 3 * INTERVAL_S
+PROMPT_S = 1.0
 # Ends that are told beside a server that is down.
 LATELY_S = 120.0
 WORKER = "Worker"
@@ -63,14 +65,16 @@ def lately_ended(memory: Memory) -> list[Note]:
 def _ends(memory: Memory, after: float) -> list[Note]:
     return [
         Note("process.died", f"{e.name}, pid {e.pid}: {e.how}")
-        for e in (memory.signs.ended if memory.signs else ())
+        for e in memory.ended
         if e.at > after and e.exit_code != 0
     ]
 
 
 def deadlocks(memory: Memory, reading: Reading) -> list[Note]:
     """Engines that owe us an answer, make no step and sleep."""
-    sees = memory.sampled_at == memory.at and reading.transport is Outcome.GOOD
+    # An API process that is late may hold our question.
+    prompt = reading.health.elapsed_s <= PROMPT_S
+    sees = memory.sampled_at == memory.at and reading.transport is Outcome.GOOD and prompt
     return [_deadlock(memory, key) for key in memory.records if sees and _is_stuck(memory, key)]
 
 
@@ -81,7 +85,11 @@ def _is_stuck(memory: Memory, key: str) -> bool:
     step = memory.step_of(key)
     since = asked if step is None else max(asked, step)
     sleeps = asleep_since(memory, key)
-    return sleeps is not None and sleeps <= since and signs.at - since >= UNANSWERED_S
+    if sleeps is None:
+        return False
+    # Who woke for the question and sleeps again may wait for something that will come.
+    patience = UNANSWERED_S if sleeps <= since else ASLEEP_S
+    return signs.at - max(sleeps, since) >= patience
 
 
 def _deadlock(memory: Memory, key: str) -> Note:
@@ -100,11 +108,15 @@ def asleep_since(memory: Memory, key: str) -> float | None:
         return None
     whole = any(p.name.startswith(ENGINE_CORE) for p in mine)
     since = [p.still_since for p in (*mine, *(p for p in signs.processes if not p.pid))]
-    at_rest = [signs.started if c.busy_at is None else c.busy_at for c in signs.cards]
     known = [s for s in since if s is not None]
-    if not whole or len(known) < len(since) or any(c.busy_percent is None for c in signs.cards):
+    # Cards that were never at work are others', or show nothing, as to a virtual machine.
+    worked = [c.busy_at for c in signs.cards if c.busy_at is not None]
+    seen = bool(worked) or not signs.cards
+    if not whole or len(known) < len(since) or not seen:
         return None
-    return max(*known, *at_rest, signs.started)
+    if any(c.busy_percent is None for c in signs.cards):
+        return None
+    return max(*known, *worked)
 
 
 def alive(memory: Memory, key: str) -> bool:
@@ -126,7 +138,9 @@ def suspect(memory: Memory, key: str) -> bool:
     engines = [memory.engines[key]] if key in memory.engines else [*memory.engines.values()]
     work = memory.asked_since(key) is not None or any(e.work_since is not None for e in engines)
     trusted = memory.uncounted_since is None
-    return work and trusted and asleep_since(memory, key) is not None
+    sleeps, signs = asleep_since(memory, key), memory.signs
+    asleep = sleeps is not None and signs is not None and sleeps < signs.at
+    return work and trusted and asleep
 
 
 def doing(memory: Memory) -> str:

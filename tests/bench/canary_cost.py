@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from deploy import recipe
 from deploy.recipe import Health
 from healthcheck.prompts import A_FEW_TOKENS
-from healthcheck.verdict import CANARY_JITTER, RECHECK_S
-from tests.bench.drive import driver
+from healthcheck.verdict import CANARY_JITTER, RECHECK_S, TEXT_AGES, TEXT_LENGTHS
+from tests.bench.drive import Driver, driver
 from tests.bench.figure import Figure, Goal, Strip
 from tests.bench.traffic import DAY_S, PROMPT_TOKENS, Server, idle
 from tests.bench.watched import QUICK, SHIPPED, budgets
@@ -19,15 +20,37 @@ CANARY_TAKES_S = 0.68
 CHECK_TAKES_S = 1.24
 
 
-def by_formula(health: Health) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Case:
+    """Budgets, and whether the signs of the server's processes are seen."""
+
+    health: Health
+    signs: bool = True
+
+    @property
+    def age_s(self) -> float:
+        """The age of evidence at which a canary is sent, without its jitter."""
+        return self.health.canary_after_s * (TEXT_AGES if self.signs else 1)
+
+    @property
+    def tokens(self) -> int:
+        """Of a canary."""
+        return self.health.canary_tokens * (TEXT_LENGTHS if self.signs else 1)
+
+
+def by_formula(case: Case) -> tuple[float, float]:
     """Canaries a day on an idle server, and scored ones: one as soon as the evidence is
-    canary_after_s old, scored if the last such one is idle_check_after_s ago.
+    canary_after_s old, with signs twice that, scored if the last such one is idle_check_after_s ago.
 
     The jitter is even around that. Looks come every scrape_interval_s and when a canary is due, but
     no sooner than RECHECK_S after the last one; the canary itself takes its time as well.
     """
-    interval, spread = health.scrape_interval_s, CANARY_JITTER * health.canary_after_s
-    ages = [health.canary_after_s + spread * (2 * i / STEPS - 1) for i in range(STEPS + 1)]
+    health, interval, spread = (
+        case.health,
+        case.health.scrape_interval_s,
+        CANARY_JITTER * case.age_s,
+    )
+    ages = [case.age_s + spread * (2 * i / STEPS - 1) for i in range(STEPS + 1)]
     sent = [_look_after(age, interval) for age in ages]
     apart = sum(sent) / len(sent) + CANARY_TAKES_S
     # A scored one comes with the first canary that is due after its time: half a canary late.
@@ -36,10 +59,10 @@ def by_formula(health: Health) -> tuple[float, float]:
     return DAY_S / round_s * canaries, DAY_S / round_s
 
 
-def tokens_by_formula(health: Health) -> float:
+def tokens_by_formula(case: Case) -> float:
     """Tokens generated in an idle day."""
-    canaries, checks = by_formula(health)
-    return canaries * health.canary_tokens + checks * health.gate_tokens
+    canaries, checks = by_formula(case)
+    return canaries * case.tokens + checks * case.health.gate_tokens
 
 
 def _look_after(age: float, interval: float) -> float:
@@ -48,11 +71,19 @@ def _look_after(age: float, interval: float) -> float:
     return whole + max(age - whole, min(RECHECK_S, interval)) if age > whole else age
 
 
-def simulated(health: Health) -> tuple[int, int, int, int]:
-    """Canaries, scored ones, tokens generated and prompt tokens of one idle day, after the gate."""
-    made = driver(Server(1, idle()), health)
+def idle_server(case: Case) -> Driver:
+    """A service on a server that nobody else uses, past its gate."""
+    server = Server(1, idle())
+    server.signs_fail = False
+    made = driver(server, case.health, signs=case.signs)
     while not made.verdict.surfaces.ready:
         made.turn()
+    return made
+
+
+def simulated(case: Case) -> tuple[int, int, int, int]:
+    """Canaries, scored ones, tokens generated and prompt tokens of one idle day, after the gate."""
+    made = idle_server(case)
     server, canaries, checks = made.server, made.canaries, made.idle_checks
     tokens, prompted = server.tokens_for_us, server.prompt_tokens_for_us
     made.run(server.now + DAY_S)
@@ -64,23 +95,28 @@ def simulated(health: Health) -> tuple[int, int, int, int]:
     )
 
 
-def compared() -> Mapping[str, Health]:
+def compared() -> Mapping[str, Case]:
     """The budgets that AMD profiles ship with, the rehearsal's, quick ones."""
+    default = recipe.load().profile("mi355x").health
+    # Nine tokens in place of eight: for its life, and no sooner for its text than without signs.
+    for_life = replace(default, canary_tokens=3)
     return {
-        "default (every AMD profile)": recipe.load().profile("mi355x").health,
-        SHIPPED: budgets(SHIPPED),
-        QUICK: budgets(QUICK),
+        "default (every AMD profile)": Case(default),
+        "default without signs": Case(default, signs=False),
+        "default, canary_tokens = 3": Case(for_life),
+        SHIPPED: Case(budgets(SHIPPED)),
+        QUICK: Case(budgets(QUICK)),
     }
 
 
 def measure() -> Sequence[Figure]:
     """One idle day with each set of budgets."""
     rows, bars, raw, apart = [], [], {}, []
-    for name, health in compared().items():
-        canaries, checks, tokens, prompted = simulated(health)
-        formula = tokens_by_formula(health)
+    for name, case in compared().items():
+        canaries, checks, tokens, prompted = simulated(case)
+        formula = tokens_by_formula(case)
         apart.append(abs(tokens / formula - 1))
-        age = f"{health.canary_after_s:.0f} s / {health.scrape_interval_s:.0f} s"
+        age = f"{case.age_s:.0f} s / {case.health.scrape_interval_s:.0f} s"
         counts = f"{canaries:,}", f"{checks:,}", f"{tokens:,}", f"{formula:,.0f}", f"{prompted:,}"
         rows.append((name, age, *counts))
         bars.append((name, (float(tokens),)))
@@ -96,10 +132,12 @@ def measure() -> Sequence[Figure]:
             name="canary-cost",
             title="Tokens a day that an idle server generates for canaries",
             how=(
-                "One simulated idle day after the gate; a canary is 8 tokens, sent when the last "
-                "evidence is older than canary_after_s, and in place of one every "
-                "idle_check_after_s (600 s) 64 scored tokens on a prompt of 300. A busy server "
-                "gets none: users' own traffic is the evidence."
+                "One simulated idle day after the gate. With signs a canary is of three times "
+                "canary_tokens (24), sent twice canary_after_s after the last; without them it is of "
+                "canary_tokens, sent when the last evidence is older than canary_after_s. In place of "
+                "one every idle_check_after_s (600 s) come 64 scored tokens on a prompt of 300. A busy "
+                "server that is seen alive is asked as often as an idle one, and without signs every "
+                "evidence_max_age_s (300 s): 288 canaries of 8 tokens a day at most."
             ),
             columns=(
                 "budgets",
@@ -118,8 +156,8 @@ def measure() -> Sequence[Figure]:
                 ),
             ),
             notes=(
-                "Formula: a canary every canary_after_s, up to the look at which it is due, + "
-                f"{CANARY_TAKES_S} s of its own, of canary_tokens; the first that is due "
+                "Formula: a canary at that age, up to the look at which it is due, + "
+                f"{CANARY_TAKES_S} s of its own, of its tokens; the first that is due "
                 f"idle_check_after_s after the last scored one is scored, of gate_tokens.",
             ),
             raw=raw,

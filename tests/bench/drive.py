@@ -28,6 +28,7 @@ class Driver:
     idle_checks: int = 0
     pauses: Trouble | None = None  # of the service itself, when its host sleeps or it is frozen
     paused: int = 0
+    signs: bool = True  # of the server's processes are seen
 
     @property
     def verdict(self) -> Verdict:
@@ -43,7 +44,8 @@ class Driver:
         up = isinstance(answer, Answer)
         listed = server.listing() if up and verdict.needs_listing(self.memory) else None
         metrics: Exposition | Failure | None = None if gone else server.metrics()
-        reading = Reading(began, answer, listed, metrics, finished, outstanding)
+        signs = server.signs() if self.signs else None
+        reading = Reading(began, answer, listed, metrics, finished, outstanding, signs=signs)
         self.memory = verdict.advance(self.memory, reading, self.policy)
         running = self.memory.outstanding
         if running is not None and running.epoch != self.memory.epoch:
@@ -69,8 +71,10 @@ class Driver:
                 each(reading)
 
 
-def driver(server: Server, health: Health | None = None, jitter_seed: int = 7) -> Driver:
+def driver(
+    server: Server, health: Health | None = None, jitter_seed: int = 7, signs: bool = True
+) -> Driver:
     """A driver whose service starts now, with a profile's budgets or the common ones."""
     health = health or Health()
     policy = Policy(health, MODEL, speculates=True)
-    return Driver(server, health, verdict.begin(server.now, jitter_seed), policy)
+    return Driver(server, health, verdict.begin(server.now, jitter_seed), policy, signs=signs)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.rehearsal.models import NAN_WEIGHTS
+from healthcheck.signs.model import Signs
 from healthcheck.verdict import State
 from tests.bench.figure import Figure, Goal, Matrix
 from tests.bench.peers import COUNTERS_BUDGET_S, Peer, RealView, ScriptedView, View, peers
@@ -29,11 +30,16 @@ from tests.bench.watched import (
     quick_recipe,
     service,
 )
-from tests.support.rehearsal_server import ENGINE_CORE, MODEL, RehearsalServer
+from tests.support.made_signs import signs
+from tests.support.rehearsal_server import MODEL, WORKER, RehearsalServer
 from tests.support.scripted_server import ScriptedServer, error, scripted_server
 from tests.support.simulation import Simulation
 
 OURS, OURS_QUICK = "this service", "this service, quick"
+OURS_OUTSIDE = "this service, without signs"
+# From the fault to the first bad verdict, in seconds.
+SPOILED_GOAL_S = 120.0
+KILLED_GOAL_S = 8.0
 SCRIPTED, REAL = "scripted", "real"
 WARM_S = 15.0
 # How long a fault stands: long enough for the slowest probe that can see it at all. Without work
@@ -57,6 +63,7 @@ class Case:
     fault: bool
     said: dict[str, float | None] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    told: str = ""  # what this service said of it
 
     def cell(self, judge: str) -> tuple[str, str]:
         """The word and the mood of a judge's cell."""
@@ -74,7 +81,7 @@ class Case:
 
 
 def on_the_real_server(watched: Watched) -> list[Case]:
-    """Stops, idle and busy, and the kill, which ends the server."""
+    """Stops, idle and busy, and the kill of a worker, which ends the server."""
     idle = Case("engine stopped, idle", REAL, True)
     busy = Case("engine stopped, busy", REAL, True)
     for case in (idle, busy):
@@ -117,13 +124,14 @@ def _judge_a_stop(watched: Watched, case: Case, group: list[Peer]) -> None:
 
 
 def _kill(watched: Watched) -> Case:
-    case = Case("EngineCore killed", REAL, True)
+    case = Case("worker killed", REAL, True)
     everyone, view = peers(), RealView(watched.server.url, MODEL)
     _watch(everyone, view, WARM_S)
-    os.kill(watched.server.pid_of(ENGINE_CORE), signal.SIGKILL)
+    os.kill(watched.server.pid_of(WORKER), signal.SIGKILL)
     at = time.monotonic()
     ours = {OURS: watched.services[SHIPPED], OURS_QUICK: watched.services[QUICK]}
     case.said = _watch(everyone, view, FOUND_DEADLINE_S, at, ours)
+    case.told = watched.services[SHIPPED].line()
     return case
 
 
@@ -179,8 +187,9 @@ def nan_weights() -> Case:
 Step = Callable[[ScriptedServer, float], None]
 
 
-def nothing(_: ScriptedServer, __: float) -> None:
-    """An idle server."""
+def idle(server: ScriptedServer, _: float) -> None:
+    """Nobody but us."""
+    server.idle()
 
 
 def traffic(server: ScriptedServer, at: float) -> None:
@@ -255,13 +264,17 @@ class Scripted:
 SCRIPTS = (
     Scripted("greedy sampler, from the start", True, make_greedy, from_start=True),
     Scripted("greedy sampler, while serving", True, make_greedy),
+    Scripted("greedy sampler, while idle", True, make_greedy, idle),
     Scripted("draft dead, from the start", True, stop_drafting, from_start=True),
     Scripted("draft dead, while serving", True, stop_drafting),
     Scripted("NaN, while serving", True, spoil),
+    Scripted("NaN, while idle", True, spoil, idle),
     Scripted("lone prefill of 1,028 s", False, lambda _: None, lone_prefill, seconds=1200),
     Scripted("saturated for 15 minutes", False, lambda _: None, saturated, seconds=1200),
     Scripted("compile stall of 50 s", False, lambda _: None, compile_stall, seconds=600),
 )
+# What begins while it serves and no counter shows.
+SPOILED = tuple(s.name for s in SCRIPTS if s.change in (make_greedy, spoil) and not s.from_start)
 
 
 def scripted(script: Scripted) -> Case:
@@ -272,9 +285,21 @@ def scripted(script: Scripted) -> Case:
         with scripted_server() as server:
             script.change(server)
             case.said[peer.name] = _play(script, peer, server)
-    with scripted_server() as server:
-        _play_ours(case, script, server)
+    for judge, seeing in ((OURS, True), (OURS_OUTSIDE, False)):
+        with scripted_server() as server:
+            _play_ours(case, judge, script, server, seeing)
     return case
+
+
+def _signs(server: ScriptedServer) -> Callable[[float], Signs]:
+    """What a writer beside the scripted server would see: who has work burns CPU, who has none
+    sleeps; what hangs compiles or waits for its card, scripted as CPU."""
+
+    def seen(now: float) -> Signs:
+        busy = any(e.running + e.waiting for e in server.engines.values())
+        return signs(now, still=None if busy or server.hung else now - 10)
+
+    return seen
 
 
 def _play(script: Scripted, peer: Peer, server: ScriptedServer) -> float | None:
@@ -286,8 +311,12 @@ def _play(script: Scripted, peer: Peer, server: ScriptedServer) -> float | None:
     return None
 
 
-def _play_ours(case: Case, script: Scripted, server: ScriptedServer) -> None:
+def _play_ours(
+    case: Case, judge: str, script: Scripted, server: ScriptedServer, seeing: bool
+) -> None:
     simulation = Simulation(server)
+    if seeing:
+        simulation.signs = _signs(server)
     if script.from_start:
         script.change(server)
         simulation.run(START_S)
@@ -298,12 +327,12 @@ def _play_ours(case: Case, script: Scripted, server: ScriptedServer) -> None:
         # DEGRADED counts as told: it names what is wrong, and by default keeps on serving.
         simulation.run(script.seconds, lambda at: script.step(server, at), until=NOT_READY)
         found = simulation.state in NOT_READY
-        case.said[OURS] = simulation.now - began if found else None
+        case.said[judge] = simulation.now - began if found else None
         return
     if simulation.loop.snapshot.verdict.surfaces.ready:
-        case.said[OURS] = None
+        case.said[judge] = None
     else:
-        case.refused[OURS] = simulation.loop.snapshot.verdict.line
+        case.refused[judge] = simulation.loop.snapshot.verdict.line
 
 
 # --- the figure -----------------------------------------------------------------------------------
@@ -312,7 +341,9 @@ def _play_ours(case: Case, script: Scripted, server: ScriptedServer) -> None:
 def measure_scripted() -> Sequence[Figure]:
     """The scripted cases alone."""
     cases = [scripted(s) for s in SCRIPTS]
-    columns = [p.name for p in peers()] + [OURS]
+    columns = [p.name for p in peers()] + [OURS, OURS_OUTSIDE]
+    spoiled = [c for c in cases if c.name in SPOILED]
+    worst = max(c.said[OURS] if c.said[OURS] is not None else 1e9 for c in spoiled)
     return [
         _figure(
             "peers-scripted",
@@ -323,6 +354,13 @@ def measure_scripted() -> Sequence[Figure]:
             "not READY: a dead draft is DEGRADED unless the profile asks for more.",
             cases,
             columns,
+            [
+                Goal(
+                    f"NaN and a greedy sampler that begin while serving <= {SPOILED_GOAL_S:.0f} s",
+                    f"at most {worst:.1f} s",
+                    worst <= SPOILED_GOAL_S,
+                )
+            ],
         )
     ]
 
@@ -330,6 +368,13 @@ def measure_scripted() -> Sequence[Figure]:
 def measure_real(watched: Watched) -> Sequence[Figure]:
     """The cases of the real server. Ends the server."""
     cases = on_the_real_server(watched)
+    killed = cases[-1]
+    found = killed.said[OURS]
+    goal = Goal(
+        f"a killed worker within {KILLED_GOAL_S:.0f} s, with its signal",
+        f"{'never' if found is None else f'{found:.1f} s'}, `{killed.told[:120]}`",
+        found is not None and found <= KILLED_GOAL_S and "SIGKILL" in killed.told,
+    )
     watched.server.stop()
     for watching in watched.services.values():
         watching.pause()
@@ -341,14 +386,23 @@ def measure_real(watched: Watched) -> Sequence[Figure]:
             "Other probes and this service on the same real server",
             "vLLM 0.27.1 on the CPU with the fault of each row; seconds to the first bad verdict "
             f"(missed: none in {BUSY_LIMIT_S:.0f} s busy, {IDLE_LIMIT_S:.0f} s idle). This service "
-            "with the budgets shipped in the rehearsal's profile and with quick ones.",
+            "as shipped, with the vital signs of the server's processes, and with quick budgets and "
+            "HTTP alone.",
             cases,
             columns,
+            [goal],
         )
     ]
 
 
-def _figure(name: str, title: str, how: str, cases: list[Case], columns: list[str]) -> Figure:
+def _figure(
+    name: str,
+    title: str,
+    how: str,
+    cases: list[Case],
+    columns: list[str],
+    more: Sequence[Goal] = (),
+) -> Figure:
     rows = tuple((c.name, tuple(c.cell(judge) for judge in columns)) for c in cases)
     faults, others = [c for c in cases if c.fault], [c for c in cases if not c.fault]
     summary = tuple(
@@ -385,7 +439,7 @@ def _figure(name: str, title: str, how: str, cases: list[Case], columns: list[st
             ("**false alarms**", *(s[2] for s in summary)),
         ),
         plot=Matrix(tuple(columns), rows),
-        goals=tuple(goals),
+        goals=(*goals, *more),
         notes=refusals,
         raw={c.name: {"said": c.said, "refused": c.refused} for c in cases},
     )

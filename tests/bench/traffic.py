@@ -1,8 +1,8 @@
 """A made-up server under mixed traffic, in simulated time: what a loop would read of it, and when.
 
 The traffic is drawn from a seed: quiet nights, busy days, saturation, lone prefills of up to
-1,028 s in which only a gauge moves, stalls of the whole engine while a kernel compiles, probes that
-time out, scrapes that fail or are answered from a cache, an API process that is late for as long as
+1,028 s in which only a gauge moves, stalls of the whole engine while a kernel compiles, in its own
+process or in a compiler's, or while it is swapped out, probes that time out, scrapes that fail or are answered from a cache, an API process that is late for as long as
 it is saturated, upgrades. The truth is known, so a verdict can be false. What goes wrong for good is
 set by a test: `wedge`, and the fields of Wrong.
 """
@@ -21,6 +21,15 @@ from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import Counters, Step, judge
 from healthcheck.listing import Listing
+from healthcheck.signs.model import (
+    ENGINE_CORE,
+    INTERVAL_S,
+    OTHERS,
+    Card,
+    Compiler,
+    Process,
+    Signs,
+)
 from healthcheck.verdict import Generation, Outstanding, Want
 from tests.support.scripted_server import MODEL, completion
 
@@ -30,6 +39,8 @@ PROBE_TIMEOUT_S = 5.0
 LONGEST_PREFILL_S = 1028.0
 # Under the readiness budget of 60 s by more than a scrape; a longer one is NOT_READY by contract.
 LONGEST_STALL_S = 50.0
+# An AITER module set takes hipcc up to that.
+LONGEST_COMPILER_S = 250.0
 # A server that has just started is not ready, so nobody sends it work while its gate runs.
 UNROUTED_S = 600.0
 # One canary in so many is a bad answer by chance, and as many are cut on their way.
@@ -50,6 +61,8 @@ class Kind(StrEnum):
     SATURATED = "saturated"
     PREFILL = "lone prefill"
     STALL = "compile stall"
+    COMPILER = "compiler"
+    SWAPPED = "swapped out"
     DOWN = "restart"
 
 
@@ -61,6 +74,8 @@ PACE = {
     Kind.SATURATED: 0.04,
     Kind.PREFILL: 0.0,
     Kind.STALL: 0.0,
+    Kind.COMPILER: 0.0,
+    Kind.SWAPPED: 0.0,
     Kind.DOWN: 0.0,
 }
 # Requests that run, and wait, at most.
@@ -71,10 +86,14 @@ WORK = {
     Kind.SATURATED: (512, 900),
     Kind.PREFILL: (1, 2),
     Kind.STALL: (8, 3),
+    Kind.COMPILER: (8, 3),
+    Kind.SWAPPED: (8, 3),
     Kind.DOWN: (0, 0),
 }
 
 
+# In these no engine makes a step, however much waits.
+STANDING = (Kind.STALL, Kind.COMPILER, Kind.SWAPPED)
 # While nothing answers us, an exposition from a cache cannot be told from a wedge.
 CACHEABLE = (Kind.IDLE, Kind.LIGHT, Kind.BUSY)
 
@@ -115,14 +134,20 @@ def _next(draw: random.Random, hour: float) -> Iterator[Spell]:
         yield Spell(Kind.LIGHT, draw.uniform(10, 600))
     elif pick < (0.96 if night else 0.75):
         if draw.random() < 0.3:
-            yield Spell(Kind.STALL, draw.uniform(5, LONGEST_STALL_S))
+            yield _standing(draw)
         yield Spell(Kind.BUSY, draw.uniform(60, 2400))
     elif pick < (0.97 if night else 0.90):
         yield Spell(Kind.SATURATED, draw.uniform(30, 1800))
     elif pick < 0.99:
         yield Spell(Kind.PREFILL, draw.uniform(30, LONGEST_PREFILL_S))
     else:
-        yield Spell(Kind.STALL, draw.uniform(5, LONGEST_STALL_S))
+        yield _standing(draw)
+
+
+def _standing(draw: random.Random) -> Spell:
+    kind = draw.choice(STANDING)
+    longest = LONGEST_COMPILER_S if kind is Kind.COMPILER else LONGEST_STALL_S
+    return Spell(kind, draw.uniform(5, longest))
 
 
 @dataclass
@@ -215,6 +240,14 @@ class Server:
         self._blind = Trouble(overlays, a_day=6, least_s=5, most_s=90)
         self._cached = Trouble(overlays, a_day=6, least_s=60, most_s=900)
         self._late = Trouble(overlays, a_day=24, least_s=60, most_s=900)
+        self._unseen = Trouble(random.Random(f"{seed} unseen"), a_day=4, least_s=60, most_s=1800)
+        # Half of the servers show what their cards do.
+        self._shows_cards = seed % 4 < 2
+        self.signs_fail = True  # now and then nothing is seen of them
+        self._wedging: tuple[float, str | None, bool] | None = None
+        self._stops_at: dict[str, float] = {}
+        self._works_at: dict[str, float] = {}
+        self._began = 0.0
         self._shown_before: Exposition | None = None
         self.wrong = Wrong()
         self.up_at = 0.0
@@ -237,13 +270,29 @@ class Server:
         """One of its engines makes no step any more."""
         return any(e.wedged for e in self.engines.values())
 
-    def wedge(self, engine: str | None = None) -> None:
-        """Stop one engine, or all, for good: its numbers stay as they are."""
+    @property
+    def standing_s(self) -> float:
+        """For how long a spell in which no step is made has lasted."""
+        return self.now - self._began if self.kind in STANDING else 0.0
+
+    def wedge(self, engine: str | None = None, stopped: bool = False, after_s: float = 0.0) -> None:
+        """Stop one engine, or all, for good, in so many seconds: its numbers stay as they are. Its
+        processes are `stopped` by a signal, or sleep."""
+        self._wedging = self.now + after_s, engine, stopped
+        self._wedge_if_due()
+
+    def _wedge_if_due(self) -> None:
+        if self._wedging is None or self.now < self._wedging[0]:
+            return
+        (_, engine, stopped), self._wedging = self._wedging, None
         for name, state in self.engines.items():
             state.wedged = state.wedged or engine in (None, name)
+            if stopped and engine in (None, name):
+                self._stops_at[name] = self.now
 
     def mend(self) -> None:
         """Let every engine step again."""
+        self._stops_at.clear()
         for state in self.engines.values():
             state.wedged = False
 
@@ -253,6 +302,8 @@ class Server:
         """Let time pass to `until`, or to the end of our generation if that is sooner."""
         while self.now < until:
             step = min(until - self.now, self._left_s)
+            if self._wedging is not None:
+                step = min(step, self._wedging[0] - self.now)
             if self.kind is Kind.PREFILL:
                 step = min(step, max(self._chunk_left_s, 0.1))  # no two chunks in one step
             ends = self._ours_ends_in(step)
@@ -269,12 +320,15 @@ class Server:
         if self._ours is not None:
             self._ours.left_s -= seconds * self._pace(self._ours.engine)
         for name, state in self.engines.items():
+            if self._at_work(name):
+                self._works_at[name] = self.now
             if state.wedged:
                 continue
             if self.kind is not Kind.PREFILL:
                 self._work(state, seconds)
             elif name == self._prefilling:
                 self._prefill(state, seconds)
+        self._wedge_if_due()
         if self._left_s <= 0:
             self._change()
 
@@ -282,6 +336,7 @@ class Server:
         before = self.kind
         self._spell = next(self._spells)
         self._left_s = self._spell.seconds
+        self._began = self.now
         # By workload: PR 51145 saw 0.73 at position 0, the least that is healthy is 0.27.
         self._workload = self.draw.uniform(0.30, 0.92)
         if self.kind is Kind.DOWN:
@@ -303,7 +358,7 @@ class Server:
 
     def _work(self, state: EngineState, seconds: float) -> None:
         kind = self.kind
-        if kind in (Kind.IDLE, Kind.STALL, Kind.DOWN) or seconds <= 0:
+        if kind in (Kind.IDLE, *STANDING, Kind.DOWN) or seconds <= 0:
             return
         running, waiting = WORK[kind]
         state.running = min(max(state.running + self.draw.randint(-2, 2), 1), running)
@@ -483,6 +538,52 @@ class Server:
         if behind and self.kind is Kind.PREFILL and name == self._prefilling:
             return replace(sample, waiting=sample.waiting + 1)
         return sample
+
+    # --- processes
+
+    def _at_work(self, name: str) -> bool:
+        """Whether an engine burns CPU: not while it waits for its card, or for a compiler."""
+        state, ours = self.engines[name], self._ours
+        if state.wedged:
+            return False
+        if ours is not None and ours.done_at is None and ours.engine == name and self._pace(name):
+            return True
+        works = state.running > 0 or self.kind in (Kind.SATURATED, Kind.BUSY)
+        return works and self.kind not in (Kind.PREFILL, Kind.COMPILER)
+
+    def signs(self) -> Signs | None:
+        """What a writer beside it saw last, up to two seconds ago."""
+        if not self.up or (self.signs_fail and self._unseen.at(self.now)):
+            return None
+        at = self.now - self.now % INTERVAL_S
+        several = len(self.engines) > 1
+        processes = [Process("APIServer", 1, "S", 0.0, None, 1.0, 8, 1)]
+        for name in self.engines:
+            # Asleep since the first look after its last work, if the one after that saw no other.
+            began = -((-self._works_at.get(name, 0.0)) // INTERVAL_S) * INTERVAL_S
+            still = began if began < at else None
+            dp = f"_DP{name}" if several else ""
+            letter, since = ("S", began) if still is not None else ("R", at)
+            if name in self._stops_at and self._stops_at[name] <= at:
+                since = -((-self._stops_at[name]) // INTERVAL_S) * INTERVAL_S
+                letter, still = "T", None
+            elif self.kind is Kind.SWAPPED:
+                letter, still = ("D" if at % (2 * INTERVAL_S) else "S"), None
+            for role in (ENGINE_CORE, "Worker"):
+                processes.append(Process(f"{role}{dp}", 1, letter, since, still, 1.0, 8, 1))
+        processes.append(Process(OTHERS, 0, "S", 0.0, 0.0, 0.0, 0, 0))
+        compiling = self.kind is Kind.COMPILER
+        busy = any(e.running and not e.wedged for e in self.engines.values())
+        busy = busy and self.kind not in STANDING
+        one = Card("0000:c1:00.0", 100 if busy else 0, at if busy else 0.0, 1, 2, 0, 0, 0)
+        return Signs(
+            at,
+            0.0,
+            "boot",
+            tuple(processes),
+            (Compiler("hipcc", self._began, self.standing_s),) if compiling else (),
+            (one,) if self._shows_cards else None,
+        )
 
     def listing(self) -> Listing:
         """GET /v1/models."""

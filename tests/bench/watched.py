@@ -25,10 +25,12 @@ import requests
 
 from deploy import recipe
 from deploy.recipe import Health
+from deploy.rehearsal.shim.dspark_rehearsal.faults import HANG_IN_DRAFT
 from deploy.rehearsal.supervisor import free_port
 from healthcheck import exposition
 from healthcheck.client import Client
 from healthcheck.exposition import Exposition
+from healthcheck.signs.writer import watching
 from tests.bench.figure import BenchError
 from tests.support.rehearsal_server import (
     ENGINE_CORE,
@@ -179,12 +181,15 @@ class Gate:
 
 @dataclass
 class Watched:
-    """The real server with two services on it, one with the budgets as shipped and a quick one."""
+    """The real server with two services on it: one as shipped, which sees the vital signs of its
+    processes, and a quick one, which has HTTP alone."""
 
     server: RehearsalServer
     services: dict[str, Service]
     gates: list[Gate] = field(default_factory=list)
     found: dict[tuple[str, bool], list[float | None]] = field(default_factory=dict)
+    deadlocks: list[float | None] = field(default_factory=list)  # as shipped, busy
+    hang: Path | None = None  # while this file is there, the draft of a request hangs, asleep
 
     @contextlib.contextmanager
     def only(self, profile: str | None) -> Iterator[None]:
@@ -210,6 +215,16 @@ class Watched:
         finally:
             os.kill(core, signal.SIGCONT)
 
+    @contextlib.contextmanager
+    def hung_draft(self) -> Iterator[float]:
+        """The next draft hangs asleep; gives the time from which on it may."""
+        assert self.hang is not None
+        self.hang.touch()
+        try:
+            yield time.monotonic()
+        finally:
+            self.hang.unlink()
+
     def counted(self) -> Exposition:
         """The server's numbers now. Raises BenchError if it does not give them."""
         seen = exposition.read(Client(self.server.url).get("/metrics", deadline_s=30))
@@ -234,17 +249,31 @@ class Watched:
         """SIGSTOP the engine at some moment; seconds until /readyz is 503, None if never.
 
         The service is ready again at the end."""
-        watching = self.services[profile]
-        watching.wait_ready()
+        seconds = self._time_to_find(profile, busy, draw, self.stopped_engine)
+        self.found.setdefault((profile, busy), []).append(seconds)
+        return seconds
+
+    def time_to_find_a_deadlock(self, draw: random.Random) -> None:
+        """The same of a draft that hangs under work, for the service as shipped."""
+        self.deadlocks.append(self._time_to_find(SHIPPED, True, draw, self.hung_draft))
+
+    def _time_to_find(
+        self,
+        profile: str,
+        busy: bool,
+        draw: random.Random,
+        fault: Callable[[], contextlib.AbstractContextManager[float]],
+    ) -> float | None:
+        service = self.services[profile]
+        service.wait_ready()
         with self.load(2) if busy else contextlib.nullcontext():
             if busy:
                 self.wait_for_work()
             time.sleep(draw.uniform(2, 2 + PHASE_S[profile]))
-            with self.stopped_engine() as at:
-                found = watching.wait(False, FOUND_DEADLINE_S)
+            with fault() as at:
+                found = service.wait(False, FOUND_DEADLINE_S)
                 seconds = None if found is None else time.monotonic() - at
-        watching.wait_ready()
-        self.found.setdefault((profile, busy), []).append(seconds)
+        service.wait_ready()
         return seconds
 
     def wait_for_work(self) -> None:
@@ -287,10 +316,12 @@ def real_server() -> Iterator[Watched]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         quick = quick_recipe(folder)
-        server = RehearsalServer(folder / "server.log", wait=False)
-        shipped = stack.enter_context(service(SHIPPED, server.url))
+        log, hang = folder / "server.log", folder / "hang"
+        server = RehearsalServer(log, fault=HANG_IN_DRAFT, trigger=hang, wait=False)
+        shipped = stack.enter_context(service(SHIPPED, server.url, "--log", str(log)))
         stack.enter_context(server)
-        made = Watched(server, {SHIPPED: shipped})
+        stack.enter_context(watching(server.process, log))
+        made = Watched(server, {SHIPPED: shipped}, hang=hang)
         made.gates.append(_gate(made, shipped, "first start", wait_for_port=True))
         again = stack.enter_context(service(QUICK, server.url, "--recipe", str(quick)))
         made.services[QUICK] = again

@@ -16,6 +16,7 @@ from deploy import recipe
 from deploy.monitoring import dashboard
 from healthcheck import acceptance, loop, report, verdict
 from tests.support import tools
+from tests.support.made_signs import card, signs
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -187,7 +188,7 @@ def vllm_series() -> set[str]:
 
 def health_series() -> set[str]:
     """Every series of the health service's registry, from a snapshot in which all are present."""
-    memory = replace(verdict.begin(0.0), good_generation_at=1.0)
+    memory = replace(verdict.begin(0.0), good_generation_at=1.0, signs=signs(1.0, cards=(card(),)))
     snapshot = loop.Snapshot(memory, verdict.verdict(memory, 2.0), at=2.0, turns=1)
     names: set[str] = set()
     for family in report.metrics(snapshot, 2.0, True):

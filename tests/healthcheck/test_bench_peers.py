@@ -26,9 +26,9 @@ from tests.bench.side_by_side import (
     Case,
     Scripted,
     compile_stall,
+    idle,
     lone_prefill,
     make_greedy,
-    nothing,
     scripted,
 )
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
@@ -122,7 +122,7 @@ def test_greedy_from_the_start_is_refused_by_us_alone() -> None:
             {"greedy probe (SGLang)", "idle canary (Dynamo)", "counter progress"},
         ),
         (compile_stall, 300.0, {"greedy probe (SGLang)", "idle canary (Dynamo)"}),
-        (nothing, 300.0, set()),
+        (idle, 300.0, set()),
     ],
 )
 def test_false_alarms(step, seconds, alarmed) -> None:  # type: ignore[no-untyped-def]

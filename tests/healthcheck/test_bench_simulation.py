@@ -12,8 +12,8 @@ from healthcheck.judge import Step
 from healthcheck.verdict import State, Want
 from tests.bench import canary_cost, month, watched
 from tests.bench.drive import Driver, driver
-from tests.bench.month import Seen
-from tests.bench.traffic import DAY_S, Kind, Server, Spell, idle, mixed
+from tests.bench.month import How, Seen
+from tests.bench.traffic import DAY_S, Kind, Server, Spell, mixed
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,31 @@ def test_a_wedge_is_found(seed: int, engines: int) -> None:
     wedge = month.find_wedge(seed, engines)
     assert wedge.seconds is not None
     assert wedge.seconds < 300
+
+
+@pytest.mark.parametrize("how", [How.STOPPED, How.DEADLOCK])
+@pytest.mark.parametrize("seed", [0, 2])
+def test_with_signs_a_wedge_under_work_is_found_in_seconds(how: How, seed: int) -> None:
+    """A busy engine whose cards are seen and whose /metrics answers: stopped, or asleep."""
+    wedge = month.find_wedge(seed=4 * seed, how=how)
+    goal = {How.STOPPED: month.STOPPED_GOAL_S, How.DEADLOCK: month.DEADLOCK_GOAL_S}[how]
+    assert wedge.busy and wedge.seconds is not None
+    assert wedge.seconds <= goal
+
+
+def test_a_compiler_over_the_budget_is_told_and_no_restart() -> None:
+    """By contract not ready after a minute, with its name; no false alarm, and never STALLED."""
+    spells = iter([Spell(Kind.IDLE, 900), Spell(Kind.COMPILER, 250), Spell(Kind.IDLE, DAY_S)])
+    server = Server(0, spells)
+    server.signs_fail = False
+    made = driver(server)
+    said: list[tuple[float, str]] = []
+    made.run(1500, lambda _: said.append((made.server.standing_s, made.verdict.line)))
+    bad = [(at, line) for at, line in said if line.startswith("NOT_READY") and at]
+    assert min(at for at, _ in bad) >= made.health.readiness_budget_s
+    assert "compiling: hipcc, " in bad[0][1]
+    assert not any(line.startswith("STALLED") for _, line in said)
+    assert made.verdict.state is State.READY
 
 
 @pytest.mark.parametrize("fault", month.FAULTS, ids=lambda fault: fault.name)
@@ -102,17 +127,17 @@ def canary(made: Driver) -> Want:
     return Want(Step.CANARY, epoch, "n", 1, health.canary_tokens, health.canary_timeout_s)
 
 
-@pytest.mark.parametrize("budgets", ["default (every AMD profile)", "rehearsal"])
+@pytest.mark.parametrize(
+    "budgets", ["default (every AMD profile)", "default without signs", "rehearsal"]
+)
 def test_the_formula_of_canaries_is_what_happens(budgets: str) -> None:
     """Tokens of an idle day follow from the budgets by the formula that the page gives."""
-    health = canary_cost.compared()[budgets]
-    made = driver(Server(1, idle()), health)
-    while not made.verdict.surfaces.ready:
-        made.turn()
+    case = canary_cost.compared()[budgets]
+    made = canary_cost.idle_server(case)
     canaries, checks = made.canaries, made.idle_checks
     made.run(made.server.now + DAY_S / 8)
     sent = 8 * (made.canaries - canaries), 8 * (made.idle_checks - checks)
-    assert sent == pytest.approx(canary_cost.by_formula(health), rel=0.08)
+    assert sent == pytest.approx(canary_cost.by_formula(case), rel=0.08)
 
 
 def test_quick_budgets_are_the_rehearsals_with_less_patience() -> None:

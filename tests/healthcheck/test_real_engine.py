@@ -11,17 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import requests
 import uvicorn
 
 from deploy.door import OPEN
+from deploy.rehearsal.shim.dspark_rehearsal.faults import HANG_IN_DRAFT
 from healthcheck import service, settings
 from healthcheck.client import Client, Secret
 from healthcheck.loop import Loop
+from healthcheck.signs.file import Beside
+from healthcheck.signs.writer import watching
 from healthcheck.verdict import State
-from tests.support.rehearsal_server import ENGINE_CORE, MODEL, RehearsalServer
+from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer
 
 pytestmark = pytest.mark.real
 
@@ -40,6 +44,7 @@ class Watched:
     engine: RehearsalServer
     loop: Loop
     url: str
+    hang: Path  # a file: while it is there the draft of the next request hangs, asleep
 
     def get(self, path: str) -> requests.Response:
         return requests.get(self.url + path, timeout=30)
@@ -59,17 +64,19 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    log = tmp_path_factory.mktemp("engine") / "server.log"
-    with RehearsalServer(log, key=KEY) as engine:
+    folder = tmp_path_factory.mktemp("engine")
+    log, trigger = folder / "server.log", folder / "hang"
+    rehearsal = RehearsalServer(log, key=KEY, fault=HANG_IN_DRAFT, trigger=trigger)
+    with rehearsal as engine, watching(engine.process, log):
         made = settings.make("rehearsal", target=engine.url, model=MODEL)
-        loop = Loop(Client(engine.url, key=Secret(KEY)), made.policy)
+        loop = Loop(Client(engine.url, key=Secret(KEY)), made.policy, signs=Beside(log))
         sock = service.listen("127.0.0.1", 0)
         server = uvicorn.Server(service.configured(service.app(loop, made)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         loop.start()
         try:
-            yield Watched(engine, loop, f"http://127.0.0.1:{sock.getsockname()[1]}")
+            yield Watched(engine, loop, f"http://127.0.0.1:{sock.getsockname()[1]}", trigger)
         finally:
             loop.stop()
             server.should_exit = True
@@ -133,7 +140,7 @@ def test_a_stopped_engine_is_seen_though_vllm_says_healthy(watched: Watched) -> 
     try:
         watched.wait(lambda: watched.get("/readyz").status_code == 503, STOPPED_DEADLINE_S)
         assert watched.engine.health() == 200
-        assert "progress.none" in watched.get("/readyz").text
+        assert "process.stopped" in watched.get("/readyz").text
         assert watched.get("/livez/engine").status_code == 200
     finally:
         os.kill(core, signal.SIGCONT)
@@ -166,11 +173,36 @@ def test_a_stop_in_mid_stream_is_seen(watched: Watched) -> None:
     assert answers == [200]
 
 
-def test_a_killed_engine_is_out_of_service_in_ten_seconds(watched: Watched) -> None:
-    """EngineCore SIGKILLed: /readyz 503 within 10 s, and DEAD afterwards. Runs last: it ends it."""
+def test_a_deadlock_is_told_from_a_compile_by_its_sleep(watched: Watched) -> None:
+    """A draft that never comes back while EngineCore and worker sleep: named as a deadlock, not by
+    the budget; once it goes on the server is ready again and the request is answered."""
     watched.wait_ready()
-    os.kill(watched.engine.pid_of(ENGINE_CORE), signal.SIGKILL)
+    watched.hang.touch()
+    try:
+        asking = threading.Thread(
+            target=watched.engine.complete, kwargs={"timeout": GATE_DEADLINE_S}, daemon=True
+        )
+        asking.start()
+        watched.wait(lambda: watched.get("/readyz").status_code == 503, STOPPED_DEADLINE_S)
+        assert "progress.deadlock" in watched.get("/readyz").text
+        assert "EngineCore" in watched.get("/readyz?verbose").text
+        assert watched.engine.health() == 200
+    finally:
+        watched.hang.unlink()
+    watched.wait_ready()
+    asking.join(GATE_DEADLINE_S)
+    assert not asking.is_alive()
+
+
+def test_a_killed_worker_is_out_of_service_in_ten_seconds(watched: Watched) -> None:
+    """The worker SIGKILLed: /readyz 503 within 10 s with the signal's name, and DEAD afterwards.
+    Runs last: it ends the server."""
+    watched.wait_ready()
+    os.kill(watched.engine.pid_of(WORKER), signal.SIGKILL)
     watched.wait(lambda: watched.get("/readyz").status_code == 503, KILLED_DEADLINE_S)
+    said = watched.get("/readyz?verbose").text
+    assert "process.died (Worker, pid " in said
+    assert ": SIGKILL" in said
     watched.wait(lambda: watched.loop.snapshot.verdict.state is State.DEAD, 90)
     assert watched.get("/livez/engine").status_code == 503
     assert watched.engine.wait_exit(60) == 0  # which is why it must be restarted always

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from healthcheck.answers import Answer
 from healthcheck.exposition import Exposition
 from healthcheck.judge import Step
 from healthcheck.signs.model import Compiler, Ended, Process, Signs
@@ -101,11 +102,13 @@ def test_an_end_with_code_0_or_before_the_last_proof_says_nothing() -> None:
 
 
 def test_the_end_is_told_beside_a_dead_server_and_while_it_loads_again() -> None:
-    """DEAD names it, and so does LOADING for two minutes; then it is history."""
+    """DEAD names it, though who wrote the signs is gone by then, and so does LOADING for two
+    minutes; then it is history."""
     machine = ready()
     end = Ended("Worker", 9, machine.now + 1, None, "SIGKILL")
+    last = signs(machine.now + 5, ended=(end,))
     while machine.memory.state is not State.DEAD:
-        machine.see(REFUSED, signs=signs(machine.now + 5, ended=(end,)))
+        machine.see(REFUSED, signs=last)
     assert machine.codes == ["server.refused", "process.died"]
     loading = Machine(now=end.at + LATELY_S - 6)
     for codes in (["start.waiting", "process.died"], ["start.waiting"]):
@@ -121,7 +124,7 @@ def test_a_deadlock_is_told_within_seconds_of_a_question() -> None:
     readings later it is NOT_READY with the processes' names."""
     machine = ready()
     machine.see(metrics=WORKS, signs=signs(machine.now + 5))
-    began, asleep = machine.now, machine.now + 1
+    began = asleep = machine.now
     while machine.wanted() is None:
         assert machine.see(after=1, metrics=WORKS, signs=signs(machine.now + 1, still=asleep)) is (
             State.READY
@@ -139,6 +142,15 @@ def test_an_idle_engine_that_owes_an_answer_is_as_soon_told() -> None:
     machine = ready()
     asleep = machine.now - 60
     assert asks(machine, lambda at: signs(at, still=asleep), metrics(), 60) <= 3
+    assert machine.codes == ["progress.deadlock"]
+
+
+def test_an_engine_that_hangs_over_the_question_is_told_a_little_later() -> None:
+    """It woke for it, and has slept ever since without a step: six seconds."""
+    machine = ready()
+    asleep = machine.now + 3
+    told = asks(machine, lambda at: signs(at, still=asleep if at > asleep else None), metrics(), 60)
+    assert 9 <= told <= 10
     assert machine.codes == ["progress.deadlock"]
 
 
@@ -172,6 +184,7 @@ def test_patience_is_as_without_signs_where_anything_may_be_at_work(words: str) 
     "seen",
     [
         lambda at: signs(at, still=1.0, cards=(card(None),)),
+        lambda at: signs(at, still=1.0, cards=(card(0, None),)),
         lambda at: signs(at, still=1.0, names=("APIServer", "Worker")),
         lambda at: signs(at, still=1.0, names=("APIServer",)),
         lambda at: _others_work(signs(at, still=1.0)),
@@ -181,7 +194,7 @@ def test_patience_is_as_without_signs_where_anything_may_be_at_work(words: str) 
     ],
 )
 def test_what_is_not_known_makes_no_deadlock(seen: Seeing) -> None:
-    """A card without its load, an engine core that is not seen, a compile in a process without a
+    """A card without its load or that never showed any, an engine core that is not seen, a compile in a process without a
     title, signs that are old, from the future or missing: the budget decides."""
     machine = ready()
     assert 60 <= asks(machine, seen, WORKS, 90) <= 63
@@ -200,6 +213,25 @@ def test_a_scheduler_that_was_not_read_just_now_makes_no_deadlock() -> None:
     for _ in range(20):
         asked, seen = machine.outstanding(began), signs(machine.now + 1, still=1.0)
         assert machine.see(after=1, outstanding=asked, signs=seen) is State.READY
+
+
+def test_an_api_process_that_is_late_makes_no_deadlock() -> None:
+    """It answers /health after two seconds: our question may not have reached the engine."""
+    machine = ready()
+    began = machine.now
+    for _ in range(20):
+        asked, seen = machine.outstanding(began), signs(machine.now + 1, still=1.0)
+        late = Answer(200, elapsed_s=2.0)
+        state = machine.see(late, after=1, metrics=WORKS, outstanding=asked, signs=seen)
+        assert state is State.READY
+
+
+def test_cards_that_were_at_work_and_rest_hold_no_deadlock_up() -> None:
+    """One card of two worked until now, the other never: it is not this server's."""
+    machine = ready()
+    cards = (card(0, machine.now), card(0, None))
+    assert asks(machine, lambda at: signs(at, still=1.0, cards=cards), WORKS, 90) <= 3
+    assert machine.codes == ["progress.deadlock"]
 
 
 def test_a_step_takes_the_deadlock_back() -> None:

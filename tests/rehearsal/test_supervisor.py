@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.rehearsal.supervisor import free_port
+from deploy.rehearsal.supervisor import LOGS, free_port
+from healthcheck.signs import file
+from healthcheck.signs.model import NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 # A start is half a minute of imports on idle cores, several times that on busy ones.
@@ -59,6 +61,9 @@ def test_the_smoke_test_holds_on_real_vllm(tmp_path: Path) -> None:
     assert asked <= {c["name"] for c in data["checks"]}
     assert 0.4 < data["acceptance"]["rate"] < 0.9
     assert len(data["acceptance"]["per_position"]) == 5
+    signs = file.read(LOGS / NAME)
+    assert signs is not None
+    assert {"APIServer", "EngineCore", "Worker"} <= {p.name for p in signs.processes}
 
 
 @pytest.mark.real

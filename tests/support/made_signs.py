@@ -33,6 +33,6 @@ def signs(
     return Signs(at, 0.0, "boot", all_of, compilers, cards, ended=ended)
 
 
-def card(busy_percent: int | None = 0, busy_at: float | None = None, uncorrected: int = 0) -> Card:
+def card(busy_percent: int | None = 0, busy_at: float | None = 0.0, uncorrected: int = 0) -> Card:
     """One GPU, at rest unless said otherwise."""
     return Card("0000:c1:00.0", busy_percent, busy_at, 1, 2, uncorrected, 0, 0)

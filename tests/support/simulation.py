@@ -15,6 +15,7 @@ from healthcheck.client import Client, Secret
 from healthcheck.generate import Generator
 from healthcheck.judge import judge
 from healthcheck.loop import Loop
+from healthcheck.signs.model import Signs
 from healthcheck.verdict import Generation, Outstanding, Policy, State, Want
 from tests.support.scripted_server import MODEL, ScriptedServer
 
@@ -75,6 +76,7 @@ class Simulation:
     now: float = 1000.0
     host: str = "127.0.0.1"
     key: Secret | None = None
+    signs: Callable[[float], Signs | None] = lambda _: None
 
     def __post_init__(self) -> None:
         policy = Policy(self.health, self.model, self.speculates)
@@ -91,6 +93,7 @@ class Simulation:
             runner=self.runner,
             say=self.said.append,
             jitter_seed=7,
+            signs=lambda: self.signs(self.now),
         )
 
     @property
