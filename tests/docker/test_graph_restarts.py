@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,10 @@ import requests
 
 from deploy import recipe
 from deploy.rehearsal.supervisor import free_port
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = ROOT / "tests" / "support" / "garbage_server.py"
-PATIENCE_S = 60.0
 
 sys.path.insert(0, str(ROOT / "docker"))
 graph_restarts = importlib.import_module("graph_restarts")
@@ -36,14 +36,6 @@ graph_restarts.POLL_S, graph_restarts.SETTLE_S = 0.05, 0.2
 launch.ENTRYPOINT = Path({str(SERVER)!r})
 sys.exit(launch.main(sys.argv[1:]))
 """
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for it; fails when it does not come."""
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @dataclass

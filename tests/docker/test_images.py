@@ -22,7 +22,8 @@ from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
 from patches import series
 from tests.support import bom, tools
-from tests.support.containers import Build, Images, wait_for
+from tests.support.containers import Build, Images
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("starting")]
 
@@ -214,8 +215,8 @@ def test_the_health_image_runs_without_root_or_a_writable_file(
     )
     try:
         ask = ["python3", "-m", "healthcheck", "check", "--for", "ready"]
-        line = wait_for(
-            lambda: container.exec_run(ask).output.decode(), lambda s: "LOADING" in s, "LOADING", 60
+        line = until(
+            lambda: container.exec_run(ask).output.decode(), good=lambda said: "LOADING" in said
         )
         assert "server.refused" in line or "start.waiting" in line
         assert container.exec_run(["id", "-u"]).output.decode().strip() == str(host.HEALTH_UID)
@@ -364,7 +365,7 @@ def registry(folder: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_for(lambda: answers(address), bool, "the registry to listen", 60)
+        until(lambda: answers(address))
         yield address
     finally:
         process.terminate()

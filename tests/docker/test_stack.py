@@ -11,7 +11,8 @@ import pytest
 import requests
 
 import docker
-from tests.support.containers import READY_S, Images, Stack, wait_for
+from tests.support.containers import READY_S, Images, Stack
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.docker
 
@@ -133,12 +134,7 @@ def test_a_stalled_engine_that_is_killed_is_replaced(stack: Stack) -> None:
     assert stack.probe("/livez/engine")[0] == 503
     assert stack.probe("/livez")[0] == 200
     stack.signal_engine("KILL", pid)
-    wait_for(
-        lambda: stack.container("server").attrs["RestartCount"],
-        lambda count: count > before,
-        "a restart",
-        60,
-    )
+    until(lambda: stack.container("server").attrs["RestartCount"] > before)
     stack.until_state("DEAD", "SMOKE", "LOADING")
     stack.until_state("READY", deadline_s=READY_S)
     assert stack.report()["gate"]["passed"] is True

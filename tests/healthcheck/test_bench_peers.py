@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.bench.peers import (
@@ -32,6 +30,7 @@ from tests.bench.side_by_side import (
     scripted,
 )
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
+from tests.support.waiting import until
 
 
 def first_bad(peer: Peer, server: ScriptedServer, seconds: int) -> int | None:
@@ -94,10 +93,7 @@ def test_a_real_view_asks_over_http() -> None:
         assert counts is not None
         assert not counts.work
         asked = view.ask()
-        for _ in range(500):
-            if asked.answered() is not None:
-                break
-            time.sleep(0.02)
+        until(lambda: asked.answered() is not None)
         assert asked.answered() is True
         assert server.completions[0]["temperature"] == 0
         assert server.completions[0]["max_tokens"] == 1

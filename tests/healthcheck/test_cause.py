@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -16,8 +17,7 @@ from healthcheck.provenance import Provenance
 from healthcheck.verdict import Policy, State
 from healthcheck.worker import STUCK_S, Repeated, Worker
 from tests.support.scripted_server import MODEL, scripted_server
-
-PATIENCE_S = 60.0
+from tests.support.waiting import PATIENCE_S, until
 
 HEAD = "(APIServer pid=1) INFO 11-29 13:02:36 [api_utils.py:273] non-default args: {}\n"
 MISSING = (
@@ -146,13 +146,9 @@ def test_a_disk_that_hangs_stops_no_turn(tmp_path: Path) -> None:
             assert loop.turn(10.0 * turn).cause is None
         assert loop.snapshot.turns == 5
         disk.set()
-        until = time.monotonic() + PATIENCE_S
-        turn = 5
-        while (cause := loop.turn(10.0 * turn).cause) is None:
-            assert time.monotonic() < until
-            turn += 1
-            time.sleep(0.01)
-    assert cause.id == "dspark.missing_d2t_attr"
+        later = itertools.count(5)
+        cause = until(lambda: loop.turn(10.0 * next(later)).cause)
+    assert cause is not None and cause.id == "dspark.missing_d2t_attr"
     assert loop.snapshot.errors == {}
     worker.end()
 

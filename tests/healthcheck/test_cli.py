@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +15,9 @@ import requests
 from deploy.rehearsal.supervisor import free_port
 from healthcheck.__main__ import main
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
+from tests.support.waiting import PATIENCE_S, until
 
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE_S = 120.0
 
 
 def command(*arguments: str) -> list[str]:
@@ -53,8 +52,8 @@ def test_serve_wait_check_and_drain() -> None:
     """wait ends with 0 when ready, check agrees, SIGTERM is unready first, then exit 0."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    with scripted_server() as target, serving(target, port, "--drain", "3") as process:
-        waited = run("wait", "--timeout", "100", "--url", url)
+    with scripted_server() as target, serving(target, port, "--drain", "10") as process:
+        waited = run("wait", "--timeout", f"{PATIENCE_S:g}", "--url", url)
         assert (waited.returncode, waited.stdout) == (0, "READY\n")
         for what in ("startup", "ready", "live"):
             assert run("check", "--for", what, "--url", url).returncode == 0
@@ -66,15 +65,11 @@ def test_serve_wait_check_and_drain() -> None:
         )
         assert by_environment.returncode == 0
         process.send_signal(signal.SIGTERM)
-        until = time.monotonic() + PATIENCE_S
-        seen = 200
-        while seen == 200 and time.monotonic() < until:
-            seen = requests.get(f"{url}/readyz", timeout=PATIENCE_S).status_code
-        assert seen == 503
+        until(lambda: requests.get(f"{url}/readyz", timeout=PATIENCE_S).status_code == 503)
         assert process.poll() is None
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-        assert "draining for 3 s" in errors
+        assert "draining for 10 s" in errors
         assert "Traceback" not in errors
 
 
@@ -97,8 +92,12 @@ def test_check_says_bad_with_its_reason() -> None:
     with scripted_server() as target:
         target.down()
         with serving(target, port):
-            waited = run("wait", "--timeout", "5", "--url", url)
-            checked = run("check", "--for", "ready", "--url", url)
+            # 2 while the service itself is not up
+            checked = until(
+                lambda: run("check", "--for", "ready", "--url", url),
+                good=lambda said: said.returncode == 1,
+            )
+            waited = run("wait", "--timeout", "1", "--url", url)
     assert waited.returncode == checked.returncode == 1
     assert checked.stdout.startswith("LOADING start.waiting (server.refused)")
     assert checked.stdout.count("\n") == 1
@@ -159,7 +158,7 @@ def test_the_key_file_opens_the_server(tmp_path: Path) -> None:
     options = ("--api-key-file", str(key))
     with scripted_server(key="sk-of-the-test") as target, serving(target, port, *options) as it:
         url = f"http://127.0.0.1:{port}"
-        assert run("wait", "--timeout", "100", "--url", url).returncode == 0
+        assert run("wait", "--timeout", f"{PATIENCE_S:g}", "--url", url).returncode == 0
         it.send_signal(signal.SIGINT)
         _, errors = it.communicate(timeout=PATIENCE_S)
     assert "sk-of-the-test" not in errors

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +21,8 @@ from starlette.applications import Starlette
 from deploy.rehearsal.supervisor import free_port
 from healthcheck import connections, service
 from healthcheck.grpc_health import GrpcHealth
-from tests.support.running_service import PATIENCE_S, running
+from tests.support.running_service import running
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 HALF = b"GET /readyz HTTP/1.1\r\nX: "
@@ -50,14 +50,6 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def wait(true: Callable[[], bool]) -> None:
-    """Until it holds."""
-    until = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     "said", [(), (HALF,), (WHOLE, HALF)], ids=["nothing", "half", "one, then half"]
 )
@@ -74,7 +66,7 @@ def test_a_question_that_does_not_come_is_not_waited_for(
                     connection.sendall(part)
                 if part is WHOLE:
                     assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-        wait(lambda: not any(is_open(connection) for connection in held))
+        until(lambda: not any(is_open(connection) for connection in held))
 
 
 def test_an_answer_that_nobody_takes_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +87,7 @@ def test_an_answer_that_nobody_takes_is_dropped(monkeypatch: pytest.MonkeyPatch)
                     return True
                 return False
 
-            wait(cut)
+            until(cut)
         assert it.get("/livez").status_code == 200
 
 
@@ -109,7 +101,9 @@ def test_of_too_many_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         try:
-            wait(lambda: [is_open(connection) for connection in held] == [False] * 50 + [True] * 10)
+            until(
+                lambda: [is_open(connection) for connection in held] == [False] * 50 + [True] * 10
+            )
             url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
             assert requests.get(url, timeout=PATIENCE_S).status_code == 404
         finally:
@@ -133,7 +127,7 @@ def test_each_answer_begins_a_new_time(monkeypatch: pytest.MonkeyPatch) -> None:
         first = made[0].turn
         held[0].sendall(WHOLE)
         assert held[0].recv(4096)
-        wait(lambda: made[0].turn > first)
+        until(lambda: made[0].turn > first)
     assert len(made) == 1
 
 
@@ -149,7 +143,7 @@ def test_grpc_waits_no_longer(said: bytes, monkeypatch: pytest.MonkeyPatch) -> N
                 for connection in held:
                     with contextlib.suppress(OSError):
                         connection.sendall(said)
-                wait(lambda: not any(is_open(connection) for connection in held))
+                until(lambda: not any(is_open(connection) for connection in held))
         finally:
             grpc.stop()
 
@@ -177,7 +171,7 @@ def test_with_few_files_left_the_probes_still_answer() -> None:
                 except requests.RequestException:
                     return False
 
-            wait(answers)
+            until(answers)
             with crowd(port, 300) as held:
                 for connection in held:
                     with contextlib.suppress(OSError):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,9 @@ from healthcheck.loop import Loop
 from healthcheck.verdict import Generation, Outstanding, Policy, State, Want
 from healthcheck.worker import Worker
 from tests.support.inline_runner import InlineRunner
-from tests.support.running_service import PATIENCE_S, QUICK, running
+from tests.support.running_service import QUICK, running
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
+from tests.support.waiting import PATIENCE_S, until
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -58,13 +58,6 @@ class Failing:
         """Nothing runs."""
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @contextlib.contextmanager
 def looping(loop: Loop) -> Iterator[Loop]:
     loop.start()
@@ -81,11 +74,11 @@ def test_an_error_in_a_turn_is_counted_said_and_shown_and_the_next_turn_comes() 
     with scripted_server() as target:
         loop = Loop(Client(target.url), Policy(QUICK, MODEL), runner=runner, say=said.append)
         with looping(loop):
-            wait_until(lambda: loop.snapshot.errors.get("turn", 0) >= 2)
+            until(lambda: loop.snapshot.errors.get("turn", 0) >= 2)
             notes = [str(n) for n in loop.snapshot.verdict.notes]
             assert notes[-1].startswith("service.error (turn: OverflowError: math range error (")
             runner.broken = False
-            wait_until(lambda: loop.snapshot.turns > 0)
+            until(lambda: loop.snapshot.turns > 0)
             assert "service.error" not in loop.snapshot.verdict.line
             assert not loop.over
     assert said[0].startswith("health: service.error (turn: OverflowError: math range error (")
@@ -108,7 +101,7 @@ def test_a_loop_whose_every_turn_fails_ends() -> None:
             say=said.append,
         )
         with looping(loop):
-            wait_until(lambda: loop.over)
+            until(lambda: loop.over)
     assert said[-1].endswith("the service ends")
     assert loop.snapshot.errors == {"turn": 2}
     assert not loop.over  # it was asked to, later on
@@ -302,10 +295,5 @@ def _serve(target: ScriptedServer, port: int, stderr: int) -> subprocess.Popen[b
 
 
 def _wait_for(port: int, status: int) -> None:
-    def answers() -> bool:
-        with contextlib.suppress(requests.RequestException):
-            url = f"http://127.0.0.1:{port}/readyz"
-            return requests.get(url, timeout=PATIENCE_S).status_code == status
-        return False
-
-    wait_until(answers)
+    url = f"http://127.0.0.1:{port}/readyz"
+    until(lambda: requests.get(url, timeout=PATIENCE_S).status_code == status)

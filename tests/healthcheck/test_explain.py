@@ -34,6 +34,7 @@ from healthcheck.explain.startup import Stage
 from healthcheck.explain.text import render
 from healthcheck.signatures import Severity, Signature, SignatureError, load
 from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("data")
@@ -1248,10 +1249,7 @@ def test_memory_stays_below_fifty_megabytes(kind: str) -> None:
 
 
 def _wait_for(explainer: Explainer, verdict: Verdict) -> None:
-    deadline = time.monotonic() + 60
-    while explainer.result().verdict is not verdict and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert explainer.result().verdict is verdict
+    until(lambda: explainer.result().verdict is verdict, why=explainer.result)
 
 
 def test_a_growing_and_rotated_log_is_followed(tmp_path: Path) -> None:
@@ -1281,7 +1279,7 @@ def test_a_growing_and_rotated_log_is_followed(tmp_path: Path) -> None:
             log.write(SAMPLES["mem.hip_oom"])  # without a newline, as a killed process leaves it
     finally:
         stop.set()
-        follower.join(60)
+        follower.join(PATIENCE_S)
     found = explainer.result()
     assert not follower.is_alive()
     assert _cause(found).id == "mem.hip_oom"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +25,14 @@ from healthcheck.signs.file import Beside
 from healthcheck.signs.writer import watching
 from healthcheck.verdict import State
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 
-# Generous: the gate's first generation is interpreted Triton on a machine that tests share.
-GATE_DEADLINE_S = 400.0
+# Generous: the gate's first generation is interpreted Triton on a machine that tests share. How soon
+# a fault shows is measured by tests/bench and, in looks, by the scenarios.
+PATIENCE_S = 400.0
 KEY = "sk-of-the-test"
-# Of the contract.
-STOPPED_DEADLINE_S = 60.0
-KILLED_DEADLINE_S = 10.0
 
 
 @dataclass
@@ -49,17 +47,12 @@ class Watched:
     def get(self, path: str) -> requests.Response:
         return requests.get(self.url + path, timeout=30)
 
-    def wait(self, true: Callable[[], bool], deadline_s: float) -> float:
-        """Seconds until it was true. Fails at the deadline."""
-        began = time.monotonic()
-        while not true():
-            waited = time.monotonic() - began
-            assert waited < deadline_s, self.get("/readyz?verbose").text
-            time.sleep(0.1)
-        return time.monotonic() - began
+    def wait(self, true: Callable[[], bool]) -> None:
+        """Until it is true."""
+        until(true, within_s=PATIENCE_S, why=lambda: self.loop.snapshot.verdict.line)
 
-    def wait_ready(self, deadline_s: float = GATE_DEADLINE_S) -> float:
-        return self.wait(lambda: self.get("/readyz").status_code == 200, deadline_s)
+    def wait_ready(self) -> None:
+        self.wait(lambda: self.get("/readyz").status_code == 200)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +110,7 @@ def test_without_the_key_every_path_of_the_server_is_shut(watched: Watched) -> N
     assert set(routes) - shut == OPEN
     assert requests.get(f"{url}/openapi.json", timeout=30).status_code == 401
     asked = {"model": MODEL, "prompt": "the water is", "max_tokens": 2, "seed": 1}
-    answer = requests.post(f"{url}/invocations", json=asked, headers=key, timeout=GATE_DEADLINE_S)
+    answer = requests.post(f"{url}/invocations", json=asked, headers=key, timeout=PATIENCE_S)
     assert answer.json()["usage"]["completion_tokens"] == 2
 
 
@@ -128,17 +121,17 @@ def test_a_canary_keeps_an_idle_engine_proved(watched: Watched) -> None:
     def canary() -> bool:
         return watched.loop.snapshot.generations.get("canary/good", 0) > 0
 
-    watched.wait(canary, GATE_DEADLINE_S)
+    watched.wait(canary)
     assert watched.get("/readyz").status_code == 200
 
 
 def test_a_stopped_engine_is_seen_though_vllm_says_healthy(watched: Watched) -> None:
-    """EngineCore SIGSTOPped: /readyz 503 within 60 s while /health is 200; SIGCONT brings back."""
+    """EngineCore SIGSTOPped: /readyz 503 while /health is 200; SIGCONT brings back."""
     watched.wait_ready()
     core = watched.engine.pid_of(ENGINE_CORE)
     os.kill(core, signal.SIGSTOP)
     try:
-        watched.wait(lambda: watched.get("/readyz").status_code == 503, STOPPED_DEADLINE_S)
+        watched.wait(lambda: watched.get("/readyz").status_code == 503)
         assert watched.engine.health() == 200
         assert "process.stopped" in watched.get("/readyz").text
         assert watched.get("/livez/engine").status_code == 200
@@ -154,22 +147,22 @@ def test_a_stop_in_mid_stream_is_seen(watched: Watched) -> None:
 
     def ask() -> None:
         # Longer than two looks, even where nothing else runs.
-        answer = watched.engine.complete(max_tokens=800, timeout=GATE_DEADLINE_S)
+        answer = watched.engine.complete(max_tokens=800, timeout=PATIENCE_S)
         answers.append(answer.status_code)
 
     asking = threading.Thread(target=ask)
     asking.start()
     watched.wait(
-        lambda: any(e.sample.running for e in watched.loop.snapshot.memory.engines.values()), 60
+        lambda: any(e.sample.running for e in watched.loop.snapshot.memory.engines.values())
     )
     core = watched.engine.pid_of(ENGINE_CORE)
     os.kill(core, signal.SIGSTOP)
     try:
-        watched.wait(lambda: watched.get("/readyz").status_code == 503, STOPPED_DEADLINE_S)
+        watched.wait(lambda: watched.get("/readyz").status_code == 503)
     finally:
         os.kill(core, signal.SIGCONT)
     watched.wait_ready()
-    asking.join(GATE_DEADLINE_S)
+    asking.join(PATIENCE_S)
     assert answers == [200]
 
 
@@ -180,29 +173,29 @@ def test_a_deadlock_is_told_from_a_compile_by_its_sleep(watched: Watched) -> Non
     watched.hang.touch()
     try:
         asking = threading.Thread(
-            target=watched.engine.complete, kwargs={"timeout": GATE_DEADLINE_S}, daemon=True
+            target=watched.engine.complete, kwargs={"timeout": PATIENCE_S}, daemon=True
         )
         asking.start()
-        watched.wait(lambda: watched.get("/readyz").status_code == 503, STOPPED_DEADLINE_S)
+        watched.wait(lambda: watched.get("/readyz").status_code == 503)
         assert "progress.deadlock" in watched.get("/readyz").text
         assert "EngineCore" in watched.get("/readyz?verbose").text
         assert watched.engine.health() == 200
     finally:
         watched.hang.unlink()
     watched.wait_ready()
-    asking.join(GATE_DEADLINE_S)
+    asking.join(PATIENCE_S)
     assert not asking.is_alive()
 
 
-def test_a_killed_worker_is_out_of_service_in_ten_seconds(watched: Watched) -> None:
-    """The worker SIGKILLed: /readyz 503 within 10 s with the signal's name, and DEAD afterwards.
+def test_a_killed_worker_is_out_of_service(watched: Watched) -> None:
+    """The worker SIGKILLed: /readyz 503 with the signal's name, and DEAD afterwards.
     Runs last: it ends the server."""
     watched.wait_ready()
     os.kill(watched.engine.pid_of(WORKER), signal.SIGKILL)
-    watched.wait(lambda: watched.get("/readyz").status_code == 503, KILLED_DEADLINE_S)
+    watched.wait(lambda: watched.get("/readyz").status_code == 503)
     said = watched.get("/readyz?verbose").text
     assert "process.died (Worker, pid " in said
     assert ": SIGKILL" in said
-    watched.wait(lambda: watched.loop.snapshot.verdict.state is State.DEAD, 90)
+    watched.wait(lambda: watched.loop.snapshot.verdict.state is State.DEAD)
     assert watched.get("/livez/engine").status_code == 503
-    assert watched.engine.wait_exit(60) == 0  # which is why it must be restarted always
+    assert watched.engine.wait_exit() == 0  # which is why it must be restarted always

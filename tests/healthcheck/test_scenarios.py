@@ -272,16 +272,16 @@ def wait(seconds: float) -> Play:
 
 def slow_to_accept(s: Simulation) -> None:
     """The port is open and nothing answers, as while the API process imports."""
-    s.server.stall_s = 0.5
+    s.server.blocked = True
     s.run(60)
-    s.server.stall_s = 0.0
+    s.server.blocked = False
     s.run(60)
 
 
 def blocked_event_loop(s: Simulation) -> None:
-    s.server.stall_s = 0.5
+    s.server.blocked = True
     s.run(20)
-    s.server.stall_s = 0.0
+    s.server.blocked = False
     s.run(60)
 
 
@@ -434,7 +434,7 @@ def saturated_api(s: Simulation) -> None:
     """What waits for the API process is late; generations are answered all the same."""
     s.server.engines["0"].waiting = 50
     busy(s, 60)
-    s.server.stall_s, s.server.takes_s = 0.15, 100.0
+    s.server.blocked, s.server.takes_s = True, 100.0
     s.run(140)
 
 
@@ -498,8 +498,6 @@ def two_servers(s: Simulation) -> None:
 
 OUT_BY_TEXT = (READY, DEGRADED, NOT_READY)
 NO_ANSWER = ("generation.unanswered", "progress.none", "evidence.stale")
-# Real seconds that a turn waits for a server that does not answer.
-IMPATIENT = {"probe_timeout_s": 0.1}
 
 SCENARIOS = [
     Scenario("idle hour", (READY,), quiet_day, ()),
@@ -520,14 +518,12 @@ SCENARIOS = [
         slow_to_accept,
         (),
         from_ready=False,
-        health=IMPATIENT,
     ),
     Scenario(
         "event loop blocked for 20 s",
         (READY, DEGRADED, READY),
         blocked_event_loop,
         (),
-        health=IMPATIENT,
         peer="a liveness probe of 3 s x 3 on /health: restart",
     ),
     Scenario("service suspended for an hour", (READY,), suspended, ()),
@@ -690,7 +686,6 @@ SCENARIOS = [
         (READY, DEGRADED),
         saturated_api,
         ("server.slow", "metrics.unavailable"),
-        health=IMPATIENT,
         peer="a liveness probe on /health: restart",
     ),
     Scenario(

@@ -32,8 +32,9 @@ from healthcheck.signs.model import Compiler, Ended, Signs
 from healthcheck.verdict import Policy, State
 from tests.support.inline_runner import InlineRunner
 from tests.support.made_signs import card, signs
-from tests.support.running_service import PATIENCE_S, QUICK, Running, running
+from tests.support.running_service import QUICK, Running, running
 from tests.support.scripted_server import MODEL, Reply, completion, error, scripted_server
+from tests.support.waiting import PATIENCE_S
 
 DATA = Path(__file__).with_name("data")
 TOKEN = "t0ken-of-the-test"

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from healthcheck.signs.model import (
     load,
 )
 from healthcheck.signs.writer import Writer, watching
+from tests.support.waiting import until
 
 DEADLINE_S = 120.0
 # A server of which one process works, one sleeps, one compiles: as vLLM's, by title alone.
@@ -64,13 +65,6 @@ def server(script: str) -> Iterator[subprocess.Popen[bytes]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-
-
-def until(true: Callable[[], bool]) -> None:
-    ends = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 def by_name(signs: Signs) -> dict[str, Process]:

@@ -20,6 +20,7 @@ from healthcheck.loop import Loop
 from healthcheck.verdict import Policy, State
 from tests.support.inline_runner import InlineRunner
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.real
 
@@ -181,7 +182,7 @@ def test_sigterm_leaves_no_process(server: RehearsalServer) -> None:
     server.remember_family()
     server.process.send_signal(signal.SIGTERM)
     assert server.wait_exit(120) == 0
-    assert server.survivors(within_s=60) == []
+    assert server.survivors(within_s=PATIENCE_S) == []
 
 
 def test_interrupted_or_stopped_server_leaves_no_process(tmp_path: Path) -> None:
@@ -191,15 +192,15 @@ def test_interrupted_or_stopped_server_leaves_no_process(tmp_path: Path) -> None
         engine = starting.pid_of(ENGINE_CORE)
         starting.remember_family()
         psutil.Process(engine).suspend()
-    assert starting.survivors(within_s=60) == []
+    assert starting.survivors(within_s=PATIENCE_S) == []
 
 
-def wait_for_log(server: RehearsalServer, text: str, deadline: float = 300.0) -> None:
+def wait_for_log(server: RehearsalServer, text: str) -> None:
     """Return once the log holds ``text``."""
-    ends = time.monotonic() + deadline
-    while text not in server.log_text():
-        assert time.monotonic() < ends and server.process.poll() is None, server.log_end()
-        time.sleep(0.2)
+    until(
+        lambda: text in server.log_text() or server.process.poll() is not None, why=server.log_end
+    )
+    assert text in server.log_text(), server.log_end()
 
 
 def test_drop_draft_attribute_dies_with_the_cause(tmp_path: Path) -> None:
@@ -214,10 +215,10 @@ def test_raise_in_draft_ends_the_engine(tmp_path: Path) -> None:
     """The server gets ready; the first request fails, and the engine is dead for good."""
     with RehearsalServer(tmp_path / "log", fault="raise-in-draft") as server:
         assert failed(server)
-        ends = time.monotonic() + 120
-        while server.health() == 200:
-            assert time.monotonic() < ends, server.log_end()
-            time.sleep(0.1)
+        # a slow answer is none: dead is who says so, or is gone
+        until(
+            lambda: server.health() == 503 or server.process.poll() is not None, why=server.log_end
+        )
         assert "rehearsal fault raise-in-draft" in server.log_text()
 
 

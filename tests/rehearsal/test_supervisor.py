@@ -17,6 +17,7 @@ import pytest
 from deploy.rehearsal.supervisor import LOGS, free_port
 from healthcheck.signs import file
 from healthcheck.signs.model import NAME
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # A start is half a minute of imports on idle cores, several times that on busy ones.
@@ -43,7 +44,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process]) -> bool:
     """Whether none of them is left, given a moment."""
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
     return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -85,9 +86,7 @@ def test_an_interrupted_run_leaves_no_process(sign: signal.Signals) -> None:
     """Interrupted while the server loads, both services are stopped and the exit code says so."""
     server, health = free_port(), free_port()
     process = command("run", "--port", str(server), "--health-port", str(health))
-    until = time.monotonic() + PATIENCE_S
-    while len(started := family(process)) < 2 and time.monotonic() < until:
-        time.sleep(0.05)
+    until(lambda: len(family(process)) >= 2)
     time.sleep(3)  # into the imports, where a signal is handled last
     started = family(process)
     assert len(started) >= 2

@@ -3,8 +3,6 @@
 import json
 import re
 import subprocess
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from docker.models.containers import Container
 
 import docker
 from deploy import recipe
+from tests.support.waiting import until
 
 # Deadlines of what must happen some time; a loaded machine takes minutes for a start.
 READY_S = 420.0
@@ -158,7 +157,13 @@ class Stack:
 
     def until_state(self, *states: str, deadline_s: float = CHANGE_S) -> str:
         """Wait for one of the states; the last one seen is in the failure."""
-        return wait_for(self.state, lambda s: s in states, f"one of {states}", deadline_s)
+        return until(
+            self.state,
+            good=lambda s: s in states,
+            within_s=deadline_s,
+            pause_s=1.0,
+            why=lambda: states,
+        )
 
     def engine_process(self) -> str:
         """The pid, in the server's container, of vLLM's engine."""
@@ -174,16 +179,3 @@ class Stack:
         """Send a signal to a process of the server's container."""
         done = self.container("server").exec_run(["sh", "-c", f"kill -{name} {pid}"])
         assert done.exit_code == 0, done.output
-
-
-def wait_for(
-    look: Callable[[], Any], good: Callable[[Any], bool], what: str, deadline_s: float
-) -> Any:
-    """What `look` returns once it is good; fails with the last value after the deadline."""
-    until = time.monotonic() + deadline_s
-    while True:
-        seen = look()
-        if good(seen):
-            return seen
-        assert time.monotonic() < until, f"waited {deadline_s:g} s for {what}; last: {seen!r}"
-        time.sleep(1.0)

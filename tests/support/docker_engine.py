@@ -139,8 +139,8 @@ def _started() -> Iterator[None]:
             ["dockerd"], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        until = time.monotonic() + _START_S
-        while time.monotonic() < until and daemon.poll() is None:
+        ends = time.monotonic() + _START_S
+        while time.monotonic() < ends and daemon.poll() is None:
             try:
                 _running()
                 break

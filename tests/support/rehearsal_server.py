@@ -14,6 +14,7 @@ import psutil
 import requests
 
 from deploy.rehearsal.supervisor import free_port
+from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL = "rehearsal"
@@ -82,15 +83,14 @@ class RehearsalServer:
 
     def wait_ready(self, deadline: float = _READY_DEADLINE) -> None:
         """Return once /health is 200; raise AssertionError with the log's end if it never is."""
-        ends = time.monotonic() + deadline
-        while time.monotonic() < ends:
+
+        def listens() -> bool:
             self.remember_family()
             if self.process.poll() is not None:
                 raise AssertionError(f"ended with {self.process.returncode}:\n{self.log_end()}")
-            if self.health() == 200:
-                return
-            time.sleep(0.25)
-        raise AssertionError(f"not ready within {deadline} s:\n{self.log_end()}")
+            return self.health() == 200
+
+        until(listens, within_s=deadline, pause_s=0.25, why=self.log_end)
 
     def wait_exit(self, deadline: float = _READY_DEADLINE) -> int:
         """The exit code of the server; raise AssertionError if it does not end."""

@@ -61,7 +61,7 @@ class ScriptedServer:
     metrics: Reply | None = None  # None: rendered from the engines
     redirect: bool = False
     hung: bool = False  # completions get no answer; a simulation reads it, see simulation.py
-    stall_s: float = 0.0  # before any answer, in real seconds
+    blocked: bool = False  # probes get no answer; a simulation reads it
     drip_s: float = 0.0  # between any two bytes of a completion, in real seconds
     hung_engines: set[str] = field(default_factory=set)
     takes_s: float = 0.0  # until a completion is there; a simulation reads it
@@ -403,7 +403,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, payload: Any) -> None:
         script = self.server.script
-        time.sleep(script.stall_s)
         key = self.headers.get("Authorization", "")
         rank = int(self.headers.get("X-data-parallel-rank", 0)) * script.takes_ranks
         reply = script.answer(self.command, self.path, payload, key, rank)

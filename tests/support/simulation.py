@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from deploy.recipe import Health
-from healthcheck.answers import Failure, FailureKind
+from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.client import Client, Secret
 from healthcheck.generate import Generator
 from healthcheck.judge import judge
@@ -65,6 +66,20 @@ class SimulatedRunner:
         self.stop()
 
 
+class SimulatedClient(Client):
+    """A client that gets no answer in no time while the server is `blocked`."""
+
+    def __init__(self, server: ScriptedServer, url: str, key: Secret | None) -> None:
+        super().__init__(url, key=key)
+        self._server = server
+
+    def get(self, path: str, **options: Any) -> Answer | Failure:
+        """The answer of a server that gives one."""
+        if self._server.blocked:
+            return Failure(FailureKind.TIMEOUT, "simulated", options["deadline_s"])
+        return super().get(path, **options)
+
+
 @dataclass
 class Simulation:
     """A loop over a scripted server, at a simulated time in seconds."""
@@ -81,7 +96,7 @@ class Simulation:
     def __post_init__(self) -> None:
         policy = Policy(self.health, self.model, self.speculates)
         url = self.server.url.replace("127.0.0.1", self.host)
-        client = Client(url, key=self.key)
+        client = SimulatedClient(self.server, url, self.key)
         self.server.clock = lambda: self.now
         self.said: list[str] = []
         self.seen: list[tuple[float, State]] = []
