@@ -42,8 +42,12 @@ from patches.loadcheck import check
 from patches.loadcheck.draft import ARCHITECTURE
 from patches.loadcheck.inside import LOADED
 
-PACKAGES = {"aiter": ("amd-aiter", "aiter"), "triton": ("triton",), "torch": ("torch",)}
-"""What the image holds beside vLLM, and how its distribution is called."""
+PACKAGES = {
+    "aiter": ("amd-aiter", "aiter"),
+    "triton": ("triton", "amd-triton", "pytorch-triton-rocm", "triton-rocm"),
+    "torch": ("torch",),
+}
+"""What the image holds beside vLLM, and how its distribution may be called (aiter's setup.py)."""
 ROCM = Path("/opt/rocm/.info/version")
 
 

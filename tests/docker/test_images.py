@@ -63,11 +63,41 @@ def test_the_server_image_carries_the_series_and_says_so(
     # The stand-in has no torch until it runs, and the build says so instead of claiming a load.
     assert proven["load_check"]["level"] == "not imported"
     assert "No module named 'torch'" in proven["load_check"]["stopped_by"]
+    assert proven["compile"]["verdict"] == "unknown"
+    assert proven["compile"]["told"].startswith("compile: torch and triton: not installed for ")
+    assert proven["image"] == dict.fromkeys(("aiter", "triton", "torch", "rocm"), "unknown")
+    assert "AITER unknown: may have 32-bit page offsets, not met" in proven["aiter"]["told"]
     package = proven["tree"]["package"]
     targets = sorted({t.path for p in loaded.patches for t in p.targets})
     sums = run(engine, images.server, "sha256sum", *(f"{package}/../{t}" for t in targets))
     after = {pair.after for p in loaded.patches for t in p.targets for pair in t.pairs}
     assert all(line.split()[0] in after for line in sums.splitlines())
+
+
+def test_the_build_argument_of_the_compile_proof_reaches_it(build: Build, images: Images) -> None:
+    """A word that it does not know is refused, in the one line that names the legal ones."""
+    options = ("--network", "none", "--build-arg", "COMPILE_PROOF=no")
+    ended = build.attempt("docker/Dockerfile", "dspark-rocm/server:none", images.base, *options)
+    assert ended.returncode != 0
+    assert "prove: COMPILE_PROOF: got 'no'; give on, warn or off" in ended.stdout
+
+
+def test_the_image_compiles_the_kernels_of_the_series(
+    engine: docker.DockerClient, images: Images
+) -> None:
+    """With torch and Triton at hand and no network, as a build on the ROCm image has them."""
+    command = "python3 -m patches compile /usr/local/lib/python3.11/dist-packages"
+    site = str(stand_in.site_packages())
+    told = run(
+        engine,
+        images.server,
+        *command.split(),
+        *("--profile", "mi355x", "--touched"),
+        network_mode="none",
+        volumes={site: {"bind": str(stand_in.SITE), "mode": "ro"}},
+    )
+    assert re.search(r"kernels compiled: \d+ on gfx950 with Triton \d", told)
+    assert re.search(r"^_flat_paged_mqa_logits_kernel .* new$", told, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", ["server", "health"])

@@ -57,40 +57,55 @@ def test_what_the_series_changes_compiles_for_both_architectures() -> None:
             assert list(row.cells()[2:-1]) == page_rows(arch)[name][1:], f"{name}: {AFRESH}"
 
 
+def broken(folder: Path, changes: dict[str, tuple[str, str]]) -> Path:
+    """The tree with a text of each file replaced."""
+    tree = find(vllm_trees.tree(RELEASE))
+    contents = {}
+    for name, (old, new) in changes.items():
+        text = (tree.package.parent / name).read_text()
+        assert old in text, name
+        contents[name] = text.replace(old, new).encode()
+    return overlay.lay(tree, contents, folder / "tree")
+
+
 def test_what_triton_refuses_and_what_launches_nothing_is_seen(tmp_path: Path) -> None:
-    """In a tree with a kernel that cannot be compiled, a wrapper that launches nothing, one that is
-    called another way, and one that ends the process: what else is asked for is compiled."""
-    broken = {
+    """In a tree with a kernel that cannot be compiled, a wrapper that launches nothing and one that
+    is called another way; what else is asked for is compiled."""
+    changes = {
         REFUSED: ("offsets = tl.arange(0, PADDED_TOP_K)", "offsets = tl.no_such()"),
         SILENT: (
             "def _fused_inverse_rope_gptj(",
             "def _fused_inverse_rope_gptj(*_): ...\ndef _unused(",
         ),
         OTHER: ("def fused_q_kv_rmsnorm(", "def fused_q_kv_rmsnorm(new, *, "),
-        ENDS: ("x_flat = x.flatten(-2)", "__import__('os').abort()"),
     }
-    tree = find(vllm_trees.tree(RELEASE))
-    contents = {}
-    for name, (old, new) in broken.items():
-        text = (tree.package.parent / name).read_text()
-        assert old in text, name
-        contents[name] = text.replace(old, new).encode()
-    root = overlay.lay(tree, contents, tmp_path / "tree")
-    named = ("short_contexts", "inverse_rope", "norms", "connections_head", "compressed_slots")
+    named = ("short_contexts", "inverse_rope", "norms", "compressed_slots")
+    chosen = [launch for launch in ALL if launch.name in named]
+    (card,) = cards("mi300x")
+    answer = ask(broken(tmp_path, changes), card, chosen, tmp_path, os.environ)
+    faults = judge.answered(card, chosen, answer)
+    assert len(faults) == 3, faults
+    assert faults[0].startswith("gfx942: norms (mi300x): TypeError: fused_q_kv_rmsnorm() ")
+    assert faults[1].startswith(
+        "gfx942: _fill_short_context_topk_indices (short_contexts): does not compile: "
+    )
+    assert "no_such" in faults[1]
+    assert faults[2] == "gfx942: inverse_rope (mi300x): did not launch _inverse_rope_gptj_kernel"
+    (compiled,) = {k.name for k in answer.kernels if k.error is None}
+    assert compiled.endswith("._compressed_slot_mapping_kernel")
+
+
+@pytest.mark.prove
+def test_a_launch_that_ends_the_compiler_costs_no_other(tmp_path: Path) -> None:
+    """An assertion of Triton's ends its process: the launch is named, and the rest compiled."""
+    root = broken(tmp_path, {ENDS: ("x_flat = x.flatten(-2)", "__import__('os').abort()")})
+    named = ("connections_head", "compressed_slots")
     chosen = [launch for launch in ALL if launch.name in named]
     (card,) = cards("mi300x")
     answer = ask(root, card, chosen, tmp_path, os.environ)
-    faults = judge.answered(card, chosen, answer)
-    assert len(faults) == 4, faults
-    assert faults[0].startswith("gfx942: connections_head (mi300x): the process ended with -6: ")
-    assert faults[1].startswith("gfx942: norms (mi300x): TypeError: fused_q_kv_rmsnorm() ")
-    assert faults[2].startswith(
-        "gfx942: _fill_short_context_topk_indices (short_contexts): does not compile: "
-    )
-    assert "no_such" in faults[2]
-    assert faults[3] == "gfx942: inverse_rope (mi300x): did not launch _inverse_rope_gptj_kernel"
-    (compiled,) = {k.name for k in answer.kernels if k.error is None}
-    assert compiled.endswith("._compressed_slot_mapping_kernel")
+    (fault,) = judge.answered(card, chosen, answer)
+    assert fault.startswith("gfx942: connections_head (mi300x): the process ended with -6: ")
+    assert {k.launch for k in answer.kernels} == {"compressed_slots"}
 
 
 @pytest.mark.prove
