@@ -25,6 +25,21 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def test_each_claim_is_seen_by_a_test_or_left_to_a_card() -> None:
+    """What a rehearsal or the compile proof shows names its test; what none shows says how a card
+    would, and no card has shown anything yet."""
+    section = (ROOT / "README.md").read_text("utf-8").split("| claim |")[1].split("\n\n")[0]
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in section.splitlines()[2:]]
+    assert len(rows) > 10
+    for claim, *shown, card, seen_by in rows:
+        assert card in ("", "again", "only there"), claim
+        if any(shown):
+            assert re.fullmatch(r"\[\w+\.py\]\(tests/[\w/]+\.py\)", seen_by), claim
+            assert card != "only there", claim
+        else:
+            assert card == "only there" and seen_by.startswith("`make "), claim
+
+
 def test_the_hardware_table_is_the_recipes() -> None:
     """Each profile has its row; an unverified one says so."""
     readme = (ROOT / "README.md").read_text("utf-8")

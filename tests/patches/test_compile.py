@@ -194,6 +194,15 @@ def test_a_laid_tree_has_the_changed_files_and_leaves_the_other_alone(tmp_path: 
     assert find(laid).version == "0.27.1"
 
 
+def test_the_path_of_a_laid_tree_is_read_through_its_links(tmp_path: Path) -> None:
+    """Its kernels are those of the tree that it is laid over, whatever folder is a link."""
+    tree = find(vllm_trees.tree("0.27.1"))
+    changed = "vllm/v1/worker/gpu/spec_decode/dflash/speculator.py"
+    contents = {changed: tree.path(changed).read_bytes()}
+    laid = find(overlay.lay(tree, contents, tmp_path / "laid"))
+    assert path.sources(laid) == path.sources(tree)
+
+
 def test_a_card_is_asked_for_every_profile_that_runs_on_it() -> None:
     """By architecture and compute units, in the order asked for; with each plan's shapes."""
     profiles = recipe.load().profiles.values()
