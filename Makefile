@@ -1,6 +1,9 @@
 # Each target is one or two commands; `make` alone lists them.
 PYTHON ?= python3
 PROFILE ?= mi355x
+ifeq ($(origin PROFILE) $(MAKECMDGOALS),file rehearsal)
+PROFILE = rehearsal
+endif
 # Files of tests side by side, one for each core; more would start a server each and take 3 GB.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 # The shell reads what a user sets as variables, whose value is never a command, to make neither.
@@ -34,8 +37,8 @@ accuracy: ## ask a server of PROFILE, here or at URL, for answers that can be ch
 environment: ## make the locked environment of tests and rehearsal, once per machine
 	@$(environment) rehearsal
 
-rehearsal: ## run vLLM and the health service on the CPU in the foreground
-	@python="$$($(environment) rehearsal)" && exec "$$python" -m deploy.rehearsal run
+rehearsal: ## run vLLM and the health service on the CPU; PROFILE=rehearsal-amd for the AMD classes
+	@python="$$($(environment) rehearsal)" && exec "$$python" -m deploy.rehearsal run --profile "$$PROFILE"
 
 plan: ## print what PROFILE would run, and what it asks of a card
 	@"$$PYTHON" -m deploy plan --profile "$$PROFILE"

@@ -32,6 +32,8 @@ ENV_FILES = ROOT / "build" / "compose"
 KFD = Path("/dev/kfd")
 DRI = Path("/dev/dri")
 
+# The one profile of a rehearsal that has images.
+REHEARSAL = "rehearsal"
 # Compose wants the groups of a service to be distinct; this one owns nothing (Debian's nogroup).
 NO_GROUP = 65534
 # The user of docker/Dockerfile.healthcheck.
@@ -153,6 +155,9 @@ def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Co
     graphs where the profile has no mode of them.
     """
     environ = dict(os.environ)
+    if profile.is_rehearsal and profile.name != REHEARSAL:
+        run = f"make rehearsal PROFILE={profile.name}"
+        raise HostError(f"profile: got {profile.name}, which is for no container; {run}")
     check(given(environ))  # before minutes of work
     if switches.graphs(environ):
         _ = profile.chosen_graphs

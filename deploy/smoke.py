@@ -1,8 +1,9 @@
 """`python3 -m deploy smoke`: find what can be tested here, and become the smoke test of it.
 
 SMOKE_URL names a server that runs already. Otherwise the compose deployment is started where there
-is an MI GPU and a Docker engine, and the CPU rehearsal everywhere else. SMOKE_SIZE is `full` or
-`quick`; SMOKE_BASELINE names a server without speculation, or the report of one.
+is an MI GPU and a Docker engine, and the CPU rehearsal everywhere else and where SMOKE_PROFILE
+names it. SMOKE_SIZE is `full` or `quick`; SMOKE_BASELINE names a server without speculation, or the
+report of one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ REPORTS = {
 SIZES = {"full": "--full", "quick": "--quick"}
 COMPOSE = environment.ROOT / "deploy" / "compose.yaml"
 KFD = Path("/dev/kfd")
-DEFAULT_PROFILE = "mi355x"
+DEFAULT_PROFILE, REHEARSAL = "mi355x", "rehearsal"
 ENGINE_S = 30.0  # within which an engine answers, or there is none
 
 
@@ -60,7 +61,8 @@ def choose(environ: Mapping[str, str], has_gpu_engine: Callable[[], bool]) -> Ch
             if environ.get(name):
                 options += [option, environ[name]]
         return Choice("health", (), [*smoke, url, *options], f"SMOKE_URL is {url}")
-    if has_gpu_engine():
+    is_rehearsal = recipe.load().profile(profile).is_rehearsal
+    if not is_rehearsal and has_gpu_engine():
         ports = recipe.load().profile(profile).ports
         server = f"http://127.0.0.1:{environ.get('SERVER_PORT') or ports.serve}"
         health = f"http://127.0.0.1:{environ.get('HEALTH_PORT') or ports.health}"
@@ -72,8 +74,11 @@ def choose(environ: Mapping[str, str], has_gpu_engine: Callable[[], bool]) -> Ch
             [*smoke, server, "--health", health, *options],
             f"an MI GPU and a Docker engine are here: the containers of {profile}",
         )
-    command = ["deploy.rehearsal", "smoke", *written]
     why = "no SMOKE_URL, and no MI GPU with a Docker engine: the CPU rehearsal"
+    if is_rehearsal:
+        why = f"SMOKE_PROFILE is {profile}: the CPU rehearsal"
+    rehearsed = profile if is_rehearsal else REHEARSAL
+    command = ["deploy.rehearsal", "smoke", "--profile", rehearsed, *written]
     return Choice("rehearsal", (), command, why)
 
 

@@ -10,6 +10,7 @@ from deploy import programs, recipe
 from deploy.environment import SetupError, cache_dir
 from deploy.recipe import RecipeError
 from deploy.rehearsal import drills
+from deploy.rehearsal.environment import PROFILES, QWEN, check_profile
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.models import publish_models
 from deploy.rehearsal.server import serve
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "serve":
-        serve(options.host, options.port, os.environ)
+        serve(check_profile(options.profile), options.host, options.port, os.environ)
     elif options.command == "models":
         print(publish_models(options.out))
     elif options.command == "tree":
@@ -45,10 +46,11 @@ def _supervise(options: argparse.Namespace) -> int:
     from deploy.rehearsal import supervisor
     from healthcheck.smoke import Files
 
+    name = check_profile(options.profile)
     if options.command == "run":
-        return supervisor.run(options.port, options.health_port, _say)
+        return supervisor.run(name, options.port, options.health_port, _say)
     files = Files(options.json, options.junit, options.html)
-    return supervisor.smoke(files, _say, options.full)
+    return supervisor.smoke(name, files, _say, options.full)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     fail = commands.add_parser("drills", help="starts that fail on purpose; keep their real logs")
     fail.add_argument("--out", type=Path, required=True, help="folder for models and logs")
     fail.add_argument("names", nargs="*", metavar="SIGNATURE", help="default: every drill")
-    server = commands.add_parser("serve", help="serve the rehearsal profile in the foreground")
+    server = commands.add_parser("serve", help="serve a rehearsal profile in the foreground")
     server.add_argument("--host", help="address to listen on (default: the recipe's)")
     server.add_argument("--port", type=_port, help="port to listen on (default: the recipe's)")
     ports = recipe.load().ports
@@ -73,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     smoke = commands.add_parser("smoke", help="start both, run the smoke test on them, stop both")
     for kind in ("json", "junit", "html"):
         smoke.add_argument(f"--{kind}", type=Path, help=f"file to write the report to, as {kind}")
+    for served in (server, both, smoke):
+        served.add_argument("--profile", default=QWEN, help=f"{' or '.join(PROFILES)}")
     size = smoke.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", default=None, help="also what takes minutes")
     size.add_argument("--quick", action="store_false", dest="full", help="what takes seconds")

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from deploy import plan, recipe
-from deploy.rehearsal.environment import prepare
+from deploy.rehearsal.environment import QWEN, prepare
 from deploy.rehearsal.errors import RehearsalError
-from deploy.rehearsal.server import PROFILE
 
 ROOT = Path(__file__).resolve().parents[2]
 # A drill takes seconds; vLLM's import takes 15 on an idle machine.
@@ -165,7 +164,7 @@ def run(cache: Path, folder: Path, environ: Mapping[str, str], names: Iterable[s
         raise RehearsalError(f"--out {folder}: {e.strerror}: give a folder for logs") from e
     around = prepare(cache).over(environ)
     # Any free port: a server on the recipe's must not be what a drill fails of.
-    made = plan.make(recipe.load().profile(PROFILE), ("--port", "0"), around)
+    made = plan.make(recipe.load().profile(QWEN), ("--port", "0"), around)
     home = Path(around["REHEARSAL_HOME"])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

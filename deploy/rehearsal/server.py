@@ -13,11 +13,10 @@ from typing import NoReturn
 
 from deploy import recipe
 from deploy.environment import cache_dir
-from deploy.rehearsal.environment import check_fault, prepare
+from deploy.rehearsal.environment import AMD, check_arch, check_fault, prepare
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.tree import DISTRIBUTION, find_installed
 
-PROFILE = "rehearsal"
 ENTRYPOINT = Path(__file__).parents[2] / "docker" / "entrypoint.py"
 
 #: The Triton whose interpreter the shim mends.
@@ -26,23 +25,26 @@ TRITON_VERSION = "3.9.0"
 _NEEDED_BYTES = 200_000_000
 
 
-def serve(host: str | None, port: int | None, environ: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the server of the rehearsal profile.
+def serve(name: str, host: str | None, port: int | None, environ: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the server of a rehearsal's profile.
 
     ``host`` and ``port`` override the recipe's. Raises RehearsalError before anything is started.
     """
-    fault = check_fault(environ.get("REHEARSAL_FAULT"))
-    profile = recipe.load().profile(PROFILE)
+    fault = check_fault(environ.get("REHEARSAL_FAULT"), name)
+    arch = check_arch(environ.get("REHEARSAL_ARCH"))
+    profile = recipe.load().profile(name)
     check_platform(profile.vllm_version)
     address = host or str(profile.serve["host"]), port or profile.ports.serve
     check_port_free(*address)
     cache = cache_dir(environ)
     check_disk(cache)
-    environment = prepare(cache, fault)
+    environment = prepare(cache, fault, profile=name, arch=arch)
     print(f"rehearsal: vLLM tree {environment.tree}", file=sys.stderr)
+    if name == AMD:
+        print(f"rehearsal: AMD classes as on {arch}", file=sys.stderr)
     print(f"rehearsal: fault {fault or 'none'}", file=sys.stderr, flush=True)
     flags = _flags(host, port)
-    variables = environment.over(environ) | {"DSPARK_PROFILE": PROFILE}
+    variables = environment.over(environ) | {"DSPARK_PROFILE": name}
     os.execve(sys.executable, [sys.executable, str(ENTRYPOINT), *flags], variables)
 
 

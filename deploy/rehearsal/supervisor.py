@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deploy import recipe
-from deploy.rehearsal.environment import check_fault
+from deploy.rehearsal.environment import check_arch, check_fault
 from deploy.rehearsal.errors import RehearsalError
-from deploy.rehearsal.server import PROFILE, check_platform, check_port_free
+from deploy.rehearsal.server import check_platform, check_port_free
 from healthcheck import explain
 from healthcheck import smoke as test
 from healthcheck.client import Client
@@ -83,25 +83,32 @@ class Running:
 
 @contextmanager
 def rehearsal(
-    server_port: int, health_port: int, logs: Path = LOGS, environ: Mapping[str, str] = os.environ
+    name: str,
+    server_port: int,
+    health_port: int,
+    logs: Path = LOGS,
+    environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Running]:
-    """Start both processes; stop them by pid on the way out, however that is taken.
+    """Start both processes of a profile; stop them by pid on the way out, however that is taken.
 
-    Raises RehearsalError before anything is started: an unknown fault, a port that is taken, an
-    environment without vLLM, or a folder of logs that cannot be written.
+    Raises RehearsalError before anything is started: an unknown fault or architecture, a
+    port that is taken, an environment without vLLM, or a folder of logs that cannot be written.
     """
-    check_fault(environ.get("REHEARSAL_FAULT"))
+    check_fault(environ.get("REHEARSAL_FAULT"), name)
+    check_arch(environ.get("REHEARSAL_ARCH"))
     check_platform(recipe.load().vllm.version)
     for port in (server_port, health_port):
         check_port_free(HOST, port)
     _make(logs)
-    profile = recipe.load().profile(PROFILE)
+    profile = recipe.load().profile(name)
     grace_s = float(profile.serve["shutdown-timeout"]) + _KILL_AFTER_S
     server_url = f"http://{HOST}:{server_port}"
     python = [sys.executable, "-m"]
-    server_command = [*python, "deploy.rehearsal", "serve", "--port", str(server_port)]
+    server_command = [
+        *(*python, "deploy.rehearsal", "serve", "--profile", name, "--port", str(server_port))
+    ]
     health_command = [
-        *(*python, "healthcheck", "serve", "--profile", PROFILE, "--target", server_url),
+        *(*python, "healthcheck", "serve", "--profile", name, "--target", server_url),
         *("--host", HOST, "--port", str(health_port), "--log", str(logs / "server.log")),
         *("--drain", "0"),  # nobody routes to a rehearsal
     ]
@@ -130,9 +137,9 @@ def _make(logs: Path) -> None:
         ) from error
 
 
-def run(server_port: int, health_port: int, say: Callable[[str], None]) -> int:
+def run(name: str, server_port: int, health_port: int, say: Callable[[str], None]) -> int:
     """Both services in the foreground until one ends or a signal comes. Returns an exit code."""
-    with _interruptible(), rehearsal(server_port, health_port) as running:
+    with _interruptible(), rehearsal(name, server_port, health_port) as running:
         try:
             say(f"server  {running.server_url}  (log {running.server.log})")
             say(f"health  {running.health_url}  (log {running.health.log})")
@@ -147,15 +154,17 @@ def run(server_port: int, health_port: int, say: Callable[[str], None]) -> int:
         return 1
 
 
-def smoke(files: test.Files, say: Callable[[str], None], full: bool | None = None) -> int:
+def smoke(
+    name: str, files: test.Files, say: Callable[[str], None], full: bool | None = None
+) -> int:
     """Start both, run the smoke test on them, name the cause of a failure, stop both.
 
     Returns the smoke test's exit code; 130 when interrupted.
     """
-    profile = recipe.load().profile(PROFILE)
+    profile = recipe.load().profile(name)
     connect_s = profile.health.connect_timeout_s
     try:
-        with _interruptible(), rehearsal(free_port(), free_port()) as running:
+        with _interruptible(), rehearsal(name, free_port(), free_port()) as running:
             say(f"server {running.server_url} (log {running.server.log})")
             report = test.run(
                 test.Target(

@@ -4,6 +4,7 @@ Every word of the list is one token together with the space before it; its merge
 prefixes. Any other text falls back to bytes, so every prompt can be encoded.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 PAD_ID = 0
@@ -79,10 +80,13 @@ def is_word(token: str) -> bool:
 _WHOLE_WORDS = frozenset(_WORDS)
 
 
-def tokenizer_files(model_max_length: int) -> dict[str, dict[str, Any]]:
-    """The tokenizer's files by name, as JSON values. ``model_max_length`` is in tokens."""
+def tokenizer_files(model_max_length: int, markup: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """The tokenizer's files by name, as JSON values. ``model_max_length`` is in tokens.
+
+    Each text of ``markup`` is one token, in the place of one that is reserved.
+    """
     return {
-        "tokenizer.json": _tokenizer(),
+        "tokenizer.json": _tokenizer(markup),
         "tokenizer_config.json": {
             "additional_special_tokens": list(_SPECIAL),
             "bos_token": None,
@@ -102,13 +106,16 @@ def tokenizer_files(model_max_length: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _tokenizer() -> dict[str, Any]:
+def _tokenizer(markup: Sequence[str]) -> dict[str, Any]:
+    vocabulary = [*VOCABULARY[: _SIZE - len(markup)], *markup]
+    special = [_added_token(token, vocabulary, special=True) for token in range(len(_SPECIAL))]
+    marks = range(_SIZE - len(markup), _SIZE)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_special_token(token) for token in range(len(_SPECIAL))],
+        "added_tokens": [*special, *(_added_token(token, vocabulary) for token in marks)],
         "normalizer": None,
         "pre_tokenizer": {**byte_level, "use_regex": True},
         "post_processor": {**byte_level, "use_regex": True},
@@ -122,19 +129,19 @@ def _tokenizer() -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {text: token for token, text in enumerate(VOCABULARY)},
+            "vocab": {text: token for token, text in enumerate(vocabulary)},
             "merges": [[prefix[:-1], prefix[-1]] for prefix in _prefixes()],
         },
     }
 
 
-def _special_token(token: int) -> dict[str, Any]:
+def _added_token(token: int, vocabulary: Sequence[str], *, special: bool = False) -> dict[str, Any]:
     return {
         "id": token,
-        "content": _SPECIAL[token],
+        "content": vocabulary[token],
         "single_word": False,
         "lstrip": False,
         "rstrip": False,
         "normalized": False,
-        "special": True,
+        "special": special,
     }

@@ -4,6 +4,7 @@ Nothing is written below the installed package. Python sources are copied, becau
 changes them; everything else (400 MB of extension modules) is linked.
 """
 
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -46,17 +47,18 @@ def find_installed() -> InstalledVllm:
     return InstalledVllm(package, distribution.version, distribution.read_text("RECORD") or "")
 
 
-def publish_tree(cache: Path, *, patched: bool = True) -> Path:
+def publish_tree(cache: Path, *, patched: bool = True, without: str = "") -> Path:
     """Make a vLLM tree below ``cache``, once, and return the folder that holds ``vllm/``.
 
     The folder is named after all that decides its content: the release, the place and the files of
-    the installed wheel, and the series. ``patched=False`` gives the tree without the series.
+    the installed wheel, and the series. ``patched=False`` gives the tree without the series,
+    ``without`` names the file of one patch to leave out.
 
     Raises RehearsalError if vLLM is missing, the cache cannot be written, or a patch does not fit.
     """
     installed = find_installed()
-    mend = _apply_series if patched else _leave_pristine
-    content = _series_bytes() if patched else b"pristine"
+    mend = functools.partial(_apply_series, without) if patched else _leave_pristine
+    content = _series_bytes(without) if patched else b"pristine"
     identity = f"{installed.package}\0{installed.record}\0".encode() + content
     key = hashlib.sha256(identity).hexdigest()[:16]
     build = functools.partial(_build, installed, mend)
@@ -69,9 +71,11 @@ def _build(installed: InstalledVllm, mend: Callable[[Path], None], root: Path) -
     mend(root)
 
 
-def _apply_series(root: Path) -> None:
+def _apply_series(without: str, root: Path) -> None:
     try:
-        apply(root, patches.series.load())
+        series = patches.series.load()
+        kept = tuple(patch for patch in series.patches if patch.name != without)
+        apply(root, dataclasses.replace(series, patches=kept))
     except PatchesError as error:
         raise RehearsalError(str(error)) from error
 
@@ -80,11 +84,12 @@ def _leave_pristine(_root: Path) -> None:
     """The series is left out."""
 
 
-def _series_bytes() -> bytes:
-    """Every file of the series, so that a changed patch gives another tree."""
+def _series_bytes(without: str) -> bytes:
+    """Every file of the series, so that a changed patch gives another tree; the one left out
+    at the end."""
     folder = Path(patches.series.__file__).parent
     files = [folder / "series", *sorted(folder.glob("*.patch"))]
-    return b"\0".join(path.read_bytes() for path in files)
+    return b"\0".join(path.read_bytes() for path in files) + without.encode()
 
 
 def _copy_tree(source: Path, destination: Path) -> None:

@@ -38,6 +38,8 @@ CARDS = {
 them."""
 
 _ASKS_THE_PLATFORM = (
+    "vllm.model_executor.custom_op",
+    "vllm.model_executor.layers.quantization.utils.quant_utils",
     "vllm.model_executor.layers.sparse_attn_indexer",
     "vllm.models.deepseek_v4.amd.model",
     "vllm.models.deepseek_v4.amd.rocm",

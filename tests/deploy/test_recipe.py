@@ -10,7 +10,10 @@ from deploy import recipe, tables
 from deploy.recipe import RecipeError
 
 TEXT = recipe.FILE.read_text(encoding="utf-8")
-PROFILES = ["mi355x", "mi350x", "mi325x", "mi308x", "mi300x", "mi300x-8", "rehearsal"]
+PROFILES = [
+    *("mi355x", "mi350x", "mi325x", "mi308x", "mi300x", "mi300x-8"),
+    *("rehearsal-amd", "rehearsal"),
+]
 
 # (what is replaced, by what, the line that must come, without the file's name)
 BAD = [
@@ -201,11 +204,11 @@ def test_the_shipped_recipe_has_every_profile_with_its_evidence() -> None:
 
 
 def test_the_speculative_settings_are_those_of_the_field() -> None:
-    """AMD profiles draft five tokens probabilistically with DSpark and name no draft model."""
+    """AMD classes draft five tokens probabilistically with DSpark and name no draft model."""
     for profile in recipe.load().profiles.values():
         assert profile.speculative is not None
         own = dict(profile.speculative)
-        if profile.is_rehearsal:
+        if profile.name == "rehearsal":
             own.pop("model")
         assert own == {
             "method": "dspark",
@@ -239,6 +242,23 @@ def test_nothing_of_the_rehearsal_reaches_an_amd_profile() -> None:
         text = repr(profile)
         assert ("TRITON_INTERPRET" in text) == profile.is_rehearsal
         assert ("REHEARSAL" in text) == profile.is_rehearsal
+
+
+def test_the_amd_rehearsal_serves_with_the_flags_of_the_cards() -> None:
+    """Every flag that all cards share, but the address; and its speculative settings."""
+    loaded = recipe.load()
+    card, rehearsal = loaded.profile("mi355x"), loaded.profile("rehearsal-amd")
+    shared = {
+        name
+        for name in card.serve
+        if all(p.serve.get(name) == card.serve[name] for p in loaded.profiles.values() if p.gpu)
+    }
+    assert {"kv-cache-dtype", "block-size", "tokenizer-mode", "reasoning-parser"} <= shared
+    own = {"host", "shutdown-timeout"}
+    differing = {name for name in shared if rehearsal.serve.get(name) != card.serve[name]}
+    assert differing == own
+    assert rehearsal.speculative == card.speculative
+    assert rehearsal.env["VLLM_ROCM_USE_AITER"] == "1"
 
 
 def test_the_rehearsal_inherits_no_amd_flag() -> None:

@@ -34,7 +34,17 @@ def test_any_other_machine_tests_the_rehearsal() -> None:
     """No GPU, no engine: real vLLM on the CPU."""
     chosen = smoke.choose({}, lambda: False)
     assert chosen.environment == "rehearsal"
-    assert chosen.arguments[:2] == ["deploy.rehearsal", "smoke"]
+    assert chosen.arguments[:4] == ["deploy.rehearsal", "smoke", "--profile", "rehearsal"]
+
+
+@pytest.mark.parametrize("profile", ["rehearsal", "rehearsal-amd"])
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_rehearsal_that_is_named_is_tested(profile: str, has_gpu: bool) -> None:
+    """SMOKE_PROFILE names one: it is rehearsed, on a host with a card too."""
+    chosen = smoke.choose({"SMOKE_PROFILE": profile}, lambda: has_gpu)
+    assert chosen.environment == "rehearsal"
+    assert chosen.arguments[:4] == ["deploy.rehearsal", "smoke", "--profile", profile]
+    assert chosen.why == f"SMOKE_PROFILE is {profile}: the CPU rehearsal"
 
 
 def test_an_unknown_profile_is_refused_before_anything_starts() -> None:

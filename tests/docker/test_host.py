@@ -270,6 +270,7 @@ def test_a_key_that_the_health_service_cannot_read_is_refused(tmp_path: Path) ->
         (["--profile", "mi400", "up"], "profile: got 'mi400'"),
         (["--profile", "mi325x", "status"], "is not there; make up PROFILE=mi325x writes it"),
         (["--profile", "rehearsal", "weights"], "generated"),
+        (["--profile", "rehearsal-amd", "up"], "for no container; make rehearsal PROFILE="),
     ],
 )
 def test_a_refusal_is_one_line(arguments: list[str], told: str) -> None:

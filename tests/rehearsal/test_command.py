@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.rehearsal import server, supervisor
-from deploy.rehearsal.environment import FAULTS, check_fault, prepare
+from deploy.rehearsal.environment import AMD, FAULTS, QWEN, check_fault, prepare
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.supervisor import free_port
 
@@ -43,6 +43,39 @@ def test_unknown_fault_is_refused_before_anything(tmp_path: Path) -> None:
     line = one_line(finished)
     assert "REHEARSAL_FAULT=drop-draft-atribute" in line
     assert all(fault in line for fault in FAULTS)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "told"),
+    [
+        (
+            ("--profile", "mi300x"),
+            {},
+            "--profile mi300x: not a rehearsal: use one of rehearsal, rehearsal-amd",
+        ),
+        (
+            ("--profile", AMD),
+            {"REHEARSAL_ARCH": "gfx90a"},
+            "REHEARSAL_ARCH=gfx90a: unknown architecture: use one of gfx942, gfx950",
+        ),
+        (
+            ("--profile", AMD),
+            {"REHEARSAL_FAULT": "nan-weights"},
+            "REHEARSAL_FAULT=nan-weights: unknown fault: use one of drop-draft-attribute, "
+            "raise-in-draft, hang-in-draft",
+        ),
+    ],
+    ids=["profile", "architecture", "fault of the other"],
+)
+def test_what_a_rehearsal_does_not_know_is_refused_before_anything(
+    tmp_path: Path, arguments: tuple[str, ...], environ: dict[str, str], told: str
+) -> None:
+    """A profile of cards, a card that no profile is for, a fault of the other rehearsal's weights:
+    exit 2 and one line."""
+    finished = serve(tmp_path / "cache", *arguments, **environ)
+    assert finished.returncode == 2
+    assert one_line(finished) == f"rehearsal: {told}"
     assert not (tmp_path / "cache").exists()
 
 
@@ -87,7 +120,7 @@ def test_logs_that_cannot_be_written_start_nothing(tmp_path: Path) -> None:
     (tmp_path / "build").touch()
     with (
         pytest.raises(RehearsalError, match="logs go there: make it writable"),
-        supervisor.rehearsal(free_port(), free_port(), tmp_path / "build" / "logs"),
+        supervisor.rehearsal(QWEN, free_port(), free_port(), tmp_path / "build" / "logs"),
     ):
         pytest.fail("started")
 
@@ -150,6 +183,21 @@ def test_fault_left_in_the_environment_is_not_armed(tmp_path: Path) -> None:
     assert prepare(tmp_path, "raise-in-draft").over(stale)["REHEARSAL_FAULT"] == "raise-in-draft"
 
 
+def test_the_amd_classes_are_stood_up_for_their_profile_only(tmp_path: Path) -> None:
+    """REHEARSAL_ARCH and the folder it needs reach the AMD rehearsal, and never the other; the
+    attribute is taken away with the patch that gives it, so that nothing is armed."""
+    stale = {"REHEARSAL_ARCH": "gfx942"}
+    assert "REHEARSAL_ARCH" not in prepare(tmp_path).over(stale)
+    stood = prepare(tmp_path, profile=AMD, arch="gfx950")
+    assert stood.over(stale)["REHEARSAL_ARCH"] == "gfx950"
+    without = prepare(tmp_path, "drop-draft-attribute", profile=AMD)
+    assert without.tree != stood.tree
+    assert "REHEARSAL_FAULT" not in without.additions
+    draft = "vllm/models/deepseek_v4/amd/dspark.py"
+    told = [(e.tree / draft).read_text().count("draft_id_to_target_id") for e in (stood, without)]
+    assert told[0] > told[1] == 0
+
+
 def test_weight_faults_serve_another_target(tmp_path: Path) -> None:
     """A fault of the weights changes REHEARSAL_HOME; a fault of the draft does not."""
     home = {fault: prepare(tmp_path, fault).additions["REHEARSAL_HOME"] for fault in FAULTS}
@@ -162,7 +210,7 @@ def test_a_fault_in_the_environment_changes_no_production_plan() -> None:
     """With every rehearsal variable set, the plan of an AMD profile is the same to the byte."""
     command = [sys.executable, "-m", "deploy", "plan", "--profile", "mi355x", "--format", "json"]
     clean = {key: value for key, value in os.environ.items() if not key.startswith("REHEARSAL_")}
-    names = ("REHEARSAL_FAULT", "REHEARSAL_TRIGGER", "REHEARSAL_HOME")
+    names = ("REHEARSAL_ARCH", "REHEARSAL_FAULT", "REHEARSAL_TRIGGER", "REHEARSAL_HOME")
     armed = clean | dict.fromkeys(names, FAULTS[0])
     plans = {
         subprocess.run(

@@ -59,7 +59,7 @@ def test_nothing_happens_without_interpretation() -> None:
 
 
 def test_interpreted_kernels_are_right() -> None:
-    """With the mends, log1p, an int mask and blocks with NaN give what hardware gives."""
+    """With the mends, log1p, an int mask, blocks with NaN and bfloat16 give what hardware gives."""
     seen = run(str(KERNELS), "mends", TRITON_INTERPRET="1")
     assert seen["log1p_is_numpys"]
     assert seen["joined_mask"] == [10.0, 20.0, 30.0, 0.0]
@@ -67,6 +67,7 @@ def test_interpreted_kernels_are_right() -> None:
     assert seen["max_of_numbers"] == 5.0
     assert 0 <= seen["argmax_of_nan"] < 4
     assert seen["max_of_nan_is_nan"]
+    assert set(seen["bfloat16"].values()) == {True}
 
 
 PINNED = """
@@ -100,3 +101,10 @@ def test_a_forked_process_is_what_a_spawned_one_is() -> None:
     assert forked == spawned
     assert forked["is_child"] and forked["death_seen"] and forked["orphan_saw_it"]
     assert (forked["killed"], forked["exit_code"]) == (-9, 7)
+
+
+def test_remembered_shapes_are_those_that_triton_makes() -> None:
+    """Types, shapes and sizes of blocks and scalars are told the same, with and without."""
+    seen = run(str(KERNELS), "shapes", TRITON_INTERPRET="1")
+    assert len(seen["slow"]) == 3
+    assert seen["fast"] == seen["slow"]

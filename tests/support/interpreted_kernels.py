@@ -40,6 +40,19 @@ def argmax_kernel(x, value, index, SIZE: tl.constexpr):  # type: ignore[no-untyp
 
 
 @triton.jit
+def bfloat16_kernel(x, y, sums, products, larger, tops, dots, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """What bfloat16 computes, element by element, over each row, and as a product of matrices."""
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    at = rows * SIZE + columns
+    a, b = tl.load(x + at), tl.load(y + at)
+    tl.store(sums + at, a + b)
+    tl.store(products + at, a * b)
+    tl.store(larger + at, (a > b).to(tl.int32))
+    tl.store(tops + tl.arange(0, SIZE), tl.max(tl.abs(a), axis=1))
+    tl.store(dots + at, tl.dot(a, tl.trans(b)))
+
+
+@triton.jit
 def random_kernel(seed, offset, block_out, scalar_out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """Random words as vLLM draws them: a scalar from a seed, then a block from that scalar."""
     block = tl.arange(0, SIZE)
@@ -69,6 +82,23 @@ def mends() -> dict[str, Any]:
         "argmax_of_numbers": some_at,
         "max_of_nan_is_nan": none != none,
         "argmax_of_nan": none_at,
+        "bfloat16": bfloat16(),
+    }
+
+
+def bfloat16(size: int = 16) -> dict[str, bool]:
+    """Whether the interpreter computes bfloat16 as torch does, each result rounded once."""
+    a, b = torch.randn(2, size, size).bfloat16()
+    sums, products = torch.zeros_like(a), torch.zeros_like(a)
+    larger, dots = torch.zeros(size, size, dtype=torch.int32), torch.zeros(size, size)
+    tops = torch.zeros(size, dtype=torch.bfloat16)
+    bfloat16_kernel[(1,)](a, b, sums, products, larger, tops, dots, SIZE=size)
+    return {
+        "sum": torch.equal(sums, a + b),
+        "product": torch.equal(products, a * b),
+        "larger": torch.equal(larger.bool(), a > b),
+        "top": torch.equal(tops, a.abs().amax(1)),
+        "dot": torch.allclose(dots, a.float() @ b.float().T, atol=1e-5),
     }
 
 
@@ -90,6 +120,26 @@ def shortcuts() -> dict[str, Any]:
     return {"compared": len(pairs), "different": sum(a != b for a, b in pairs)}
 
 
+def shapes() -> dict[str, Any]:
+    """The shape and type of tensors that Triton makes from scratch, and with shapes remembered."""
+    kinds = [tl.int1, tl.float32, tl.pointer_type(tl.bfloat16)]
+    slow = [described(kind) for kind in kinds]
+    speed.apply()
+    return {"slow": slow, "fast": [described(kind) for kind in kinds]}
+
+
+def described(kind: Any) -> list[str]:
+    """What a block and a scalar of this type say of themselves."""
+    block = tl.block_type(kind, [tl.constexpr(4), 2])
+    made = [
+        tl.tensor(None, block),
+        tl.tensor(None, kind),
+        tl.tensor(None, block.with_element_ty(tl.int8)),
+    ]
+    told = [(t.type, t.dtype, t.shape, len(t.shape), t.shape.type.types, t.numel) for t in made]
+    return [f"{block} {block.numel} {block.shape} {block.mangle()}", *map(str, told)]
+
+
 def words(seed: int, offset: int) -> list[int]:
     """The scalar and the block that the random kernel gives."""
     block, scalar = torch.zeros(64, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
@@ -98,4 +148,4 @@ def words(seed: int, offset: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"mends": mends, "shortcuts": shortcuts}[sys.argv[1]]()))
+    print(json.dumps({"mends": mends, "shortcuts": shortcuts, "shapes": shapes}[sys.argv[1]]()))

@@ -20,7 +20,6 @@ import torch
 from patches.loadcheck import card as cards
 from patches.loadcheck import draft as amd
 from tests.support import indexer_reference as reference
-from tests.support import interpreted_floats
 from tests.support.asked import answer
 from tests.support.indexer_stand_ins import StandIns
 
@@ -396,7 +395,6 @@ def main() -> None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()  # the rehearsal's mends of the interpreter
-    interpreted_floats.mend()
     amd.stand_on_cpu()
     answer((retrieve, retrieve_tiled))
 

@@ -27,6 +27,7 @@ import yaml
 from deploy import host, recipe, smoke, switches
 from deploy.rehearsal.environment import FAULTS
 from healthcheck import service
+from patches.loadcheck.card import CARDS
 from tests.support.documents import ROOT, Command
 
 # Words in capitals that stand for what a reader fills in, and a value that could be it.
@@ -383,6 +384,7 @@ def choices() -> Mapping[str, Sequence[str]]:
         "DSPARK_PREFLIGHT": switches.PREFLIGHTS,
         "COMPILE_PROOF": switches.COMPILE_PROOFS,
         "REHEARSAL_FAULT": FAULTS,
+        "REHEARSAL_ARCH": tuple(CARDS),
     }
 
 

@@ -11,6 +11,8 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
 
+from . import floats
+
 _mended = False
 
 
@@ -23,6 +25,7 @@ def mend() -> None:
     _provide_log1p()
     _accept_any_mask()
     _survive_all_nan()
+    floats.mend()
 
 
 def _provide_log1p() -> None:

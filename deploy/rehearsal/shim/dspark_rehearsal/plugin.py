@@ -21,4 +21,8 @@ def register() -> None:
     speed.apply()
     masking.mask_by_sorting()
     pinning.pin_nothing()
+    if arch := os.environ.get("REHEARSAL_ARCH"):
+        from deploy.rehearsal.amd.stand import stand
+
+        stand(arch)
     faults.arm(os.environ)

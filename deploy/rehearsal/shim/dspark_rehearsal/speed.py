@@ -5,6 +5,7 @@ safe. Remove one when the pinned Triton no longer does the work twice, or no lon
 """
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ def apply() -> None:
     _skip_overflow_checks()
     _remember_dtypes()
     _draw_philox_in_numpy()
+    _remember_shapes()
+    _call_builtins_at_once()
 
 
 def _switch_language_once() -> None:
@@ -71,6 +74,62 @@ def _remember_dtypes() -> None:
         return remembered(kind) if type(kind) is tl.dtype else look_up(kind)
 
     interpreter._get_np_dtype = remembering
+
+
+def _remember_shapes() -> None:
+    """Make the shape of a tensor, as Triton's constants, once for all tensors that have it.
+
+    Why it is safe: a shape is made of its numbers alone and is never changed. Made anew, with the
+    type of each of its numbers, it is a third of all the time of an interpreted kernel.
+    """
+    original = tl.block_type.__init__
+
+    @functools.cache
+    def of_tensor(numbers: tuple[int, ...]) -> tuple[Any, Any]:
+        shape = tl.core.tuple([tl.constexpr(number) for number in numbers])
+        return shape, tl.constexpr(math.prod(numbers))
+
+    @functools.cache
+    def of_block(numbers: tuple[int, ...]) -> tuple[Any, int, str]:
+        block = tl.block_type.__new__(tl.block_type)
+        original(block, tl.int1, list(numbers))
+        return block.shape, block.numel, str(block.shape)
+
+    def make_tensor(tensor: Any, handle: Any, type: Any) -> None:
+        tensor.handle, tensor.type, tensor.dtype = handle, type, type.scalar
+        tensor.shape, tensor.numel = of_tensor(tuple(type.shape) if type.is_block() else ())
+
+    def make_block(block: Any, element_ty: Any, shape: Any) -> None:
+        numbers = tuple(n.value if type(n) is tl.constexpr else n for n in shape)
+        if not numbers or any(type(number) is not int for number in numbers):
+            original(block, element_ty, shape)
+            return
+        block.element_ty = element_ty
+        block.shape, block.numel, written = of_block(numbers)
+        block.name = f"<{written}, {element_ty}>"
+
+    tl.tensor.__init__ = make_tensor
+    tl.block_type.__init__ = make_block
+
+
+def _call_builtins_at_once() -> None:
+    """Hand the interpreter to a function of Triton's language without rebuilding its arguments.
+
+    Why it is safe: the same function gets the same arguments, without a check of one of them.
+    """
+    semantic = interpreter.interpreter_semantic
+
+    def patch(obj: Any, name: str, member: Any, _builder: Any, scope: Any) -> None:
+        function = getattr(member, "__wrapped__", member)
+
+        @functools.wraps(function, updated=())
+        def called(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = semantic
+            return function(*args, **kwargs)
+
+        scope.set_attr(obj, name, called)
+
+    interpreter._patch_attr = patch
 
 
 def _draw_philox_in_numpy() -> None:
