@@ -46,3 +46,26 @@ def test_no_value_is_run(target: str, name: str, value: str, by: str, tmp_path: 
     assert not made.exists()
     if name == "PROFILE":
         assert done.stdout == f"-m deploy plan --profile {given[name]}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "profile"),
+    [
+        (["rehearsal"], "rehearsal"),
+        (["rehearsal", "PROFILE=rehearsal-amd"], "rehearsal-amd"),
+        (["plan"], "mi355x"),
+    ],
+)
+def test_a_rehearsal_is_of_the_profile_that_is_named(words: list[str], profile: str) -> None:
+    """Without PROFILE it is `rehearsal`, everything else mi355x."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "PROFILE"))}
+    done = subprocess.run(
+        ["make", "--just-print", "--print-data-base", *words],
+        cwd=ROOT,
+        env=clean,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"\nPROFILE := {profile}\n" in done.stdout
