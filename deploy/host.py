@@ -1,8 +1,8 @@
 """`python3 -m deploy.host`: build, start, watch and stop the containers on this host.
 
-`up` reads what only this host knows (the groups of its GPU devices), takes the rest from the
-recipe, writes both to build/compose/PROFILE.env and calls `docker compose` with it. A variable that
-is already in the environment wins; PASSED lists those that may be.
+`up` looks for the GPU devices of this host and for what its pip is told of a proxy, takes the rest
+from the recipe, writes all of it to build/compose/PROFILE.env and calls `docker compose` with it. A
+variable that is already in the environment wins; PASSED lists those that may be.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import environment, programs, recipe, switches
+from deploy import environment, mirrors, programs, recipe, switches
 from deploy.environment import SetupError
 from deploy.files import SecretError, read_secret, write_whole
 from deploy.recipe import Profile, Recipe, RecipeError
@@ -34,8 +34,6 @@ DRI = Path("/dev/dri")
 
 # The one profile of a rehearsal that has images.
 REHEARSAL = "rehearsal"
-# Compose wants the groups of a service to be distinct; this one owns nothing (Debian's nogroup).
-NO_GROUP = 65534
 # The user of docker/Dockerfile.healthcheck.
 HEALTH_UID = 65532
 
@@ -57,19 +55,11 @@ PASSED = (
 )
 
 _LOG = "/var/log/dspark-rocm/server.log"
-_ARG = re.compile(r"^ARG BASE_IMAGE=(\S+)$", re.MULTILINE)
+_ARG = re.compile(r"^ARG (?:HEALTH_)?BASE_IMAGE=(\S+)$", re.MULTILINE)
 
 
 class HostError(RuntimeError):
     """The containers cannot be had here; the message is one line: setting, value seen, fix."""
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Numeric groups of the GPU devices of this host; names mean other groups in an image."""
-
-    kfd: int
-    render: int
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -99,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 def run_build(name: str) -> int:
     """Both images, and nothing else; needs an engine and no GPU."""
     profile = recipe.load().profile(name)
-    compose, _ = prepared(profile, Groups(0, NO_GROUP), purpose=".build")
+    compose, _ = prepared(profile, purpose=".build")
     compose.run("build")
     return 0
 
@@ -107,7 +97,8 @@ def run_build(name: str) -> int:
 def run_up(name: str) -> int:
     """Build unless SERVER_IMAGE names an image, start, and wait."""
     profile = recipe.load().profile(name)
-    compose, image = prepared(profile, groups_of(profile))
+    check_devices(profile)
+    compose, image = prepared(profile)
     if not os.environ.get("SERVER_IMAGE"):
         compose.run("build")
         compose.keep_previous(image)
@@ -139,7 +130,8 @@ def run_weights(name: str) -> int:
     profile = recipe.load().profile(name)
     if profile.is_rehearsal:
         raise HostError(f"profile: got {name}, whose models are generated; there is no download")
-    compose, _ = prepared(profile, groups_of(profile))
+    check_devices(profile)
+    compose, _ = prepared(profile)
     if not os.environ.get("SERVER_IMAGE"):
         compose.run("build", "server")
     # No log of its own: it would take the place of that of a server that runs meanwhile.
@@ -147,7 +139,7 @@ def run_weights(name: str) -> int:
     return compose.call(*alone, "server", "python3", "-m", "deploy", "weights")
 
 
-def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Compose, str]:
+def prepared(profile: Profile, *, purpose: str = "") -> tuple[Compose, str]:
     """Compose with the variables of this host and environment, and the name of the server's image.
 
     The variables are written to the profile's env file; `purpose` names another one. Raises
@@ -164,7 +156,7 @@ def prepared(profile: Profile, groups: Groups, *, purpose: str = "") -> tuple[Co
     require_compose()
     if profile.is_rehearsal:
         environ = {**stand_in(), **environ}
-    values = variables(recipe.load(), profile, groups, environ)
+    values = variables(recipe.load(), profile, {**mirrors.found(environ, ENV_FILES), **environ})
     return Compose(profile, write(profile, values, purpose)), values["SERVER_IMAGE"]
 
 
@@ -182,28 +174,22 @@ def require_compose() -> None:
         raise HostError(f"docker: {told[-1] if told else 'no engine answers'}; start the engine")
 
 
-def groups_of(profile: Profile) -> Groups:
-    """The groups that the server of a profile joins; a rehearsal opens no GPU."""
-    return Groups(0, NO_GROUP) if profile.is_rehearsal else read_groups(KFD, DRI)
+def check_devices(profile: Profile) -> None:
+    """Raises HostError that names the device that is missing; a rehearsal opens none."""
+    if not profile.is_rehearsal:
+        look_for(KFD, DRI)
 
 
-def read_groups(kfd: Path, dri: Path) -> Groups:
-    """The groups that own the GPU devices. Raises HostError that names the missing device."""
+def look_for(kfd: Path, dri: Path) -> None:
+    """Raises HostError for the first device node that is not there."""
     fix = "load the amdgpu driver (modprobe amdgpu), or `make up PROFILE=rehearsal` without a GPU"
     if not kfd.exists():
         raise HostError(f"{kfd}: is not there; {fix}")
-    nodes = sorted(dri.glob("renderD*"))
-    if not nodes:
+    if not any(dri.glob("renderD*")):
         raise HostError(f"{dri}/renderD*: none is there; {fix}")
-    first, second = kfd.stat().st_gid, nodes[0].stat().st_gid
-    if first == second:
-        return Groups(first, NO_GROUP)
-    return Groups(first, second)
 
 
-def variables(
-    loaded: Recipe, profile: Profile, groups: Groups, environ: Mapping[str, str]
-) -> dict[str, str]:
+def variables(loaded: Recipe, profile: Profile, environ: Mapping[str, str]) -> dict[str, str]:
     """What compose.yaml interpolates. Raises HostError for a value that cannot work."""
     kind = "rehearsal-" if profile.is_rehearsal else ""
     version = f"{loaded.vllm.version}-{series.load().sha256[:12]}"
@@ -219,11 +205,8 @@ def variables(
     return {
         **made,
         "DSPARK_PROFILE": profile.name,
-        "KFD_GID": str(groups.kfd),
-        "RENDER_GID": str(groups.render),
         "RELEASE": loaded.vllm.version,
         "REVISION": revision(ROOT),
-        "GPU_ARCH": profile.gpu.arch if profile.gpu else "cpu",
     }
 
 

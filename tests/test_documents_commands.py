@@ -430,7 +430,7 @@ def test_compose_files_fit_each_other_as_told(tmp_path: Path) -> None:
     """Compose reads the files of each command with what `make up` writes and what is set before."""
     _require_compose()
     loaded = recipe.load()
-    made = host.variables(loaded, loaded.profile("mi355x"), host.Groups(110, 44), {})
+    made = host.variables(loaded, loaded.profile("mi355x"), {})
     env_file = tmp_path / "mi355x.env"
     env_file.write_text(host.env_text(made))
     commands = [c for c in told() if c.words[:2] == ("docker", "compose") and "-f" in c.words]

@@ -101,7 +101,7 @@ def starting(
         "SERVER_PORT": str(free_port()),
         "HEALTH_PORT": str(free_port()),
     }
-    values = host.variables(loaded, profile, host.Groups(0, host.NO_GROUP), environ)
+    values = host.variables(loaded, profile, environ)
     env_file = folder / "test.env"
     env_file.write_text(host.env_text(values))
     made = Stack(

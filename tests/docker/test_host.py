@@ -104,7 +104,7 @@ def gpu_host(tmp_path: Path) -> Host:
 def made(profile: str = "mi355x", **environ: str) -> dict[str, str]:
     """Variables of a profile with a given environment."""
     loaded = recipe.load()
-    return host.variables(loaded, loaded.profile(profile), host.Groups(110, 44), environ)
+    return host.variables(loaded, loaded.profile(profile), environ)
 
 
 def devices(folder: Path, *names: str) -> tuple[Path, Path]:
@@ -116,21 +116,6 @@ def devices(folder: Path, *names: str) -> tuple[Path, Path]:
     return folder / "kfd", dri
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another group")
-def test_the_groups_of_the_devices_are_read(tmp_path: Path) -> None:
-    """The numeric group of kfd and of the first render node, in that order."""
-    kfd, dri = devices(tmp_path, "kfd", "dri/card0", "dri/renderD128")
-    os.chown(kfd, -1, 110)
-    os.chown(dri / "renderD128", -1, 44)
-    assert host.read_groups(kfd, dri) == host.Groups(kfd=110, render=44)
-
-
-def test_one_group_for_both_stays_distinct(tmp_path: Path) -> None:
-    """Compose wants distinct groups: the second is then one that owns nothing."""
-    kfd, dri = devices(tmp_path, "kfd", "dri/renderD128")
-    assert host.read_groups(kfd, dri).render == host.NO_GROUP
-
-
 @pytest.mark.parametrize(
     ("names", "told"),
     [((), "kfd: is not there"), (("kfd",), "renderD*: none is there")],
@@ -139,7 +124,7 @@ def test_a_missing_device_is_named(tmp_path: Path, names: tuple[str, ...], told:
     """Without a GPU device the refusal says what to load or which profile to use."""
     kfd, dri = devices(tmp_path, *names)
     with pytest.raises(host.HostError, match="PROFILE=rehearsal") as caught:
-        host.read_groups(kfd, dri)
+        host.look_for(kfd, dri)
     assert told in str(caught.value)
 
 

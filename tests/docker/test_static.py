@@ -38,7 +38,7 @@ def load(path: Path) -> dict[str, Any]:
 def values() -> dict[str, str]:
     """Variables as `make up` would write them on a host with GPUs."""
     loaded = recipe.load()
-    return host.variables(loaded, loaded.profile("mi355x"), host.Groups(110, 44), {})
+    return host.variables(loaded, loaded.profile("mi355x"), {})
 
 
 def config(environ: dict[str, str], *files: Path) -> subprocess.CompletedProcess[str]:
@@ -147,12 +147,11 @@ def test_no_vllm_flag_stands_in_compose() -> None:
 
 
 def test_compose_gives_the_server_what_a_gpu_needs() -> None:
-    """Devices, numeric groups, shared memory, limits and volumes are there; files are valid."""
+    """Devices, shared memory, limits and volumes are there; files are valid."""
     done = config(values(), COMPOSE)
     assert done.returncode == 0, done.stderr
     server = json.loads(done.stdout)["services"]["server"]
     assert {d["source"] for d in server["devices"]} == {"/dev/kfd", "/dev/dri"}
-    assert server["group_add"] == ["110", "44"]
     assert int(server["shm_size"]) >= 16 * 2**30
     assert server["ulimits"] == {"memlock": -1, "stack": 67108864}
     assert server["restart"] == "unless-stopped"
@@ -160,7 +159,7 @@ def test_compose_gives_the_server_what_a_gpu_needs() -> None:
     assert {p["host_ip"] for p in server["ports"]} == {"127.0.0.1"}
     cache = json.loads(done.stdout)["volumes"]["cache"]["name"]
     assert recipe.load().vllm.version in cache
-    assert "gfx950" in cache
+    assert "mi355x" in cache
 
 
 def test_compose_takes_as_much_from_both_services_as_kubernetes() -> None:
@@ -186,13 +185,45 @@ def test_compose_takes_as_much_from_both_services_as_kubernetes() -> None:
     assert "mem_limit" not in services["server"]
 
 
-@pytest.mark.parametrize("name", ["KFD_GID", "RENDER_GID", "BASE_IMAGE", "DSPARK_PROFILE"])
-def test_compose_refuses_to_guess(name: str) -> None:
-    """Without a variable of the host or the recipe compose stops and says who writes it."""
-    done = config({k: v for k, v in values().items() if k != name}, COMPOSE)
-    assert done.returncode != 0
-    assert f"required variable {name} is missing a value" in done.stderr
-    assert "run make up PROFILE=" in done.stderr
+def test_compose_alone_needs_a_profile_and_nothing_else() -> None:
+    """On a host with Docker alone the profile's name is enough; without it compose says so. What is
+    built, mounted and started is then what `make up` writes: the same volumes, the Dockerfiles' own
+    bases, the recipe's own release."""
+    missing = config({}, COMPOSE)
+    assert missing.returncode != 0
+    assert "name a profile of deploy/recipe.toml, as in DSPARK_PROFILE=mi355x" in missing.stderr
+    plain, made = (config(environ, COMPOSE) for environ in ({"DSPARK_PROFILE": "mi355x"}, values()))
+    assert plain.returncode == made.returncode == 0, plain.stderr + made.stderr
+    alone, by_make = json.loads(plain.stdout), json.loads(made.stdout)
+    assert alone["volumes"] == by_make["volumes"]
+    assert alone["secrets"] == by_make["secrets"]
+    for name, service in alone["services"].items():
+        args = service["build"].pop("args")
+        assert not {"BASE_IMAGE", "HEALTH_BASE_IMAGE"} & args.keys()
+        assert args["RELEASE"] == service["environment"]["RELEASE"] == ""
+        same = by_make["services"][name]
+        for each in (service, same):
+            del each["image"], each["environment"]["RELEASE"]
+            each["build"].pop("args", None)
+        assert service == same
+
+
+@pytest.mark.parametrize(
+    ("environ", "certificates", "configuration"),
+    [
+        ({}, "/dev/null", "/dev/null"),
+        ({"SSL_CERT_FILE": "/c", "PIP_CONFIG_FILE": "/p"}, "/c", "/p"),
+        ({"SSL_CERT_FILE": "/c", "PIP_CERT": "/d"}, "/d", "/dev/null"),
+        ({"PIP_CERT": "/d", "CA_FILE": "/e", "PIP_CONFIG": "/q"}, "/e", "/q"),
+    ],
+)
+def test_compose_alone_takes_what_pip_takes(
+    environ: dict[str, str], certificates: str, configuration: str
+) -> None:
+    """The certificates and the configuration file that pip's own variables name, unless ours do."""
+    done = config({"DSPARK_PROFILE": "mi355x", **environ}, COMPOSE)
+    files = {name: s["file"] for name, s in json.loads(done.stdout)["secrets"].items()}
+    assert (files["ca"], files["pip"]) == (certificates, configuration)
 
 
 def test_the_rehearsal_takes_off_what_a_small_machine_refuses() -> None:
@@ -202,7 +233,7 @@ def test_the_rehearsal_takes_off_what_a_small_machine_refuses() -> None:
     done = config(environ, COMPOSE, REHEARSAL)
     assert done.returncode == 0, done.stderr
     server = json.loads(done.stdout)["services"]["server"]
-    for taken in ("devices", "group_add", "ulimits"):
+    for taken in ("devices", "ulimits"):
         assert not server.get(taken)
     assert (server["cap_drop"], server["cap_add"]) == (["ALL"], ["DAC_OVERRIDE"])
     assert server["security_opt"] == ["no-new-privileges:true"]

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,9 @@ import pytest
 import requests
 
 from deploy import recipe
+from deploy.rehearsal.supervisor import free_port
 from deploy.rehearsal.tokenizer import VOCABULARY
+from healthcheck import exposition, idle
 from healthcheck.client import Client
 from healthcheck.generate import Generator
 from healthcheck.loop import Loop
@@ -177,12 +180,33 @@ def test_each_process_says_for_itself_what_is_said_once(server: RehearsalServer)
 
 
 # The last test of the shared server: it ends it.
-def test_sigterm_leaves_no_process(server: RehearsalServer) -> None:
-    """SIGTERM to the foreground process ends the whole server with exit code 0."""
+def test_a_stop_cuts_no_answer_off_and_leaves_no_process(server: RehearsalServer) -> None:
+    """The wait before a stop ends with the last answer. SIGTERM lets what runs end all the same,
+    and then the whole server ends with exit code 0."""
     server.remember_family()
-    server.process.send_signal(signal.SIGTERM)
-    assert server.wait_exit(120) == 0
+    beside, told = Client(f"http://127.0.0.1:{free_port()}"), list[str]()
+    with ThreadPoolExecutor() as clients:
+        first = clients.submit(server.complete, max_tokens=48)
+        until(lambda: requests_running(server) > 0)
+        waited = idle.wait(
+            Client(server.url), beside, at_least_s=0, budget_s=PATIENCE_S, say=told.append
+        )
+        assert waited[0] == idle.IDLE and told[0] == "waiting: 1 running, 0 waiting"
+        # Few tokens: the profile's shutdown-timeout is for an idle machine.
+        second = clients.submit(server.complete, max_tokens=8, stream=True)
+        until(lambda: requests_running(server) > 0 or second.done())
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_exit(120) == 0
+    assert first.result().json()["usage"]["completion_tokens"] == 48
+    assert second.result().text.endswith("data: [DONE]\n\n")
     assert server.survivors(within_s=PATIENCE_S) == []
+
+
+def requests_running(server: RehearsalServer) -> float:
+    """What /metrics says of the present."""
+    seen = exposition.parse(requests.get(f"{server.url}/metrics", timeout=30).content)
+    assert isinstance(seen, exposition.Exposition)
+    return sum(e.running for e in seen.engines)
 
 
 def test_interrupted_or_stopped_server_leaves_no_process(tmp_path: Path) -> None:

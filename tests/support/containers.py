@@ -60,6 +60,7 @@ class Build:
             [
                 *("docker", "build", "--progress", "plain"),
                 *("--file", str(self.context / dockerfile), "--build-arg", f"BASE_IMAGE={base}"),
+                *("--build-arg", f"HEALTH_BASE_IMAGE={base}"),
                 *("--tag", tag, *options, str(self.context)),
             ],
             stdout=subprocess.PIPE,

@@ -109,12 +109,9 @@ PROGRAMS = frozenset({"curl", "make", "python", "python3", *(words[0] for words 
 
 # Variables that are read and not meant to be set by a user, each with who sets it.
 INTERNAL = {
-    "GPU_ARCH": "`make up` writes it from the recipe",
-    "KFD_GID": "`make up` reads it off the host's devices",
     "REHEARSAL_HOME": "the rehearsal sets it for the server that it starts",
     "REHEARSAL_SITE": "`make up PROFILE=rehearsal` writes it: the packages that are mounted",
     "REHEARSAL_TRIGGER": "tests set it: a file whose presence arms the fault",
-    "RENDER_GID": "`make up` reads it off the host's devices",
     "REVISION": "`make up` reads it from git",
 }
 
