@@ -39,18 +39,17 @@ def read(path: Path) -> Signs | None:
 class Beside:
     """The signs beside a log. How old they are is for the reader to judge."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, worker: Worker | None = None) -> None:
         self._path = log.with_name(NAME)
-        self._worker = Worker("signs")
+        self._worker = worker or Worker("signs")
         self._running: Future[Signs | None] | None = None
 
     def __call__(self) -> Signs | None:
-        """What is there now; None also while a disk does not answer. Raises RuntimeError if there
-        can be no thread."""
-        self._running = self._running or self._worker.do(lambda: read(self._path))
+        """What is there now; None also while a disk does not answer, or there can be no thread."""
         try:
+            self._running = self._running or self._worker.do(lambda: read(self._path))
             signs = self._running.result(WAIT_S)
-        except NotYet:
+        except (NotYet, RuntimeError):
             return None
         self._running = None
         return signs

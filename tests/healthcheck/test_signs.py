@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ from healthcheck.signs.model import (
     load,
 )
 from healthcheck.signs.writer import Writer, watching
+from healthcheck.worker import Worker
 from tests.support.waiting import until
 
 DEADLINE_S = 120.0
@@ -297,6 +299,28 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path.write_text(dump(FULL))
     assert file.read(path) == FULL
     assert file.Beside(tmp_path / "server.log")() == FULL
+
+
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    """While its thread waits for the disk nothing is seen; once that answers, what is there."""
+    worker, answers = Worker("disk"), threading.Event()
+    worker.do(lambda: answers.wait(DEADLINE_S))
+    (tmp_path / NAME).write_text(dump(FULL))
+    beside = file.Beside(tmp_path / "server.log", worker)
+    assert beside() is None
+    answers.set()
+    until(lambda: beside() == FULL)
+
+
+def test_without_a_thread_nothing_is_seen(tmp_path: Path) -> None:
+    """A limit of threads costs the signs and no turn."""
+
+    class Limited(Worker):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    (tmp_path / NAME).write_text(dump(FULL))
+    assert file.Beside(tmp_path / "server.log", Limited("none"))() is None
 
 
 def test_another_boot_is_not_seen(tmp_path: Path) -> None:
