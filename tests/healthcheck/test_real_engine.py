@@ -6,6 +6,7 @@ vLLM's own /health never sees a hang; these tests show that /readyz does.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ class Watched:
     loop: Loop
     url: str
     hang: Path  # a file: while it is there the draft of the next request hangs, asleep
+    sees: threading.Event  # the vital signs; cleared, the service has HTTP alone
 
     def get(self, path: str) -> requests.Response:
         return requests.get(self.url + path, timeout=30)
@@ -62,14 +64,18 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     rehearsal = RehearsalServer(log, key=KEY, fault=HANG_IN_DRAFT, trigger=trigger)
     with rehearsal as engine, watching(engine.process, log):
         made = settings.make("rehearsal", target=engine.url, model=MODEL)
-        loop = Loop(Client(engine.url, key=Secret(KEY)), made.policy, signs=Beside(log))
+        beside, sees = Beside(log), threading.Event()
+        sees.set()
+        client = Client(engine.url, key=Secret(KEY))
+        loop = Loop(client, made.policy, signs=lambda: beside() if sees.is_set() else None)
         sock = service.listen("127.0.0.1", 0)
         server = uvicorn.Server(service.configured(service.app(loop, made)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         loop.start()
         try:
-            yield Watched(engine, loop, f"http://127.0.0.1:{sock.getsockname()[1]}", trigger)
+            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+            yield Watched(engine, loop, url, trigger, sees)
         finally:
             loop.stop()
             server.should_exit = True
@@ -131,9 +137,9 @@ def test_a_stopped_engine_is_seen_though_vllm_says_healthy(watched: Watched) -> 
     core = watched.engine.pid_of(ENGINE_CORE)
     os.kill(core, signal.SIGSTOP)
     try:
-        watched.wait(lambda: watched.get("/readyz").status_code == 503)
+        watched.wait(lambda: "process.stopped" in watched.get("/readyz").text)
+        assert watched.get("/readyz").status_code == 503
         assert watched.engine.health() == 200
-        assert "process.stopped" in watched.get("/readyz").text
         assert watched.get("/livez/engine").status_code == 200
     finally:
         os.kill(core, signal.SIGCONT)
@@ -141,8 +147,9 @@ def test_a_stopped_engine_is_seen_though_vllm_says_healthy(watched: Watched) -> 
 
 
 def test_a_stop_in_mid_stream_is_seen(watched: Watched) -> None:
-    """With a user's request running, the frozen counters give the stop away."""
+    """With a user's request running and no signs seen, the frozen counters give the stop away."""
     watched.wait_ready()
+    watched.sees.clear()
     answers: list[int] = []
 
     def ask() -> None:
@@ -159,8 +166,10 @@ def test_a_stop_in_mid_stream_is_seen(watched: Watched) -> None:
     os.kill(core, signal.SIGSTOP)
     try:
         watched.wait(lambda: watched.get("/readyz").status_code == 503)
+        assert "progress.none" in watched.get("/readyz").text
     finally:
         os.kill(core, signal.SIGCONT)
+        watched.sees.set()
     watched.wait_ready()
     asking.join(PATIENCE_S)
     assert answers == [200]
@@ -176,8 +185,8 @@ def test_a_deadlock_is_told_from_a_compile_by_its_sleep(watched: Watched) -> Non
             target=watched.engine.complete, kwargs={"timeout": PATIENCE_S}, daemon=True
         )
         asking.start()
-        watched.wait(lambda: watched.get("/readyz").status_code == 503)
-        assert "progress.deadlock" in watched.get("/readyz").text
+        watched.wait(lambda: "progress.deadlock" in watched.get("/readyz").text)
+        assert watched.get("/readyz").status_code == 503
         assert "EngineCore" in watched.get("/readyz?verbose").text
         assert watched.engine.health() == 200
     finally:
@@ -192,10 +201,12 @@ def test_a_killed_worker_is_out_of_service(watched: Watched) -> None:
     Runs last: it ends the server."""
     watched.wait_ready()
     os.kill(watched.engine.pid_of(WORKER), signal.SIGKILL)
-    watched.wait(lambda: watched.get("/readyz").status_code == 503)
+    watched.wait(lambda: "process.died (Worker, pid " in watched.get("/readyz?verbose").text)
     said = watched.get("/readyz?verbose").text
-    assert "process.died (Worker, pid " in said
-    assert ": SIGKILL" in said
+    # Before Linux 6.15 the worker's parent may be quicker to ask how it ended.
+    keeps = tuple(int(n) for n in re.findall(r"\d+", os.uname().release)[:2]) >= (6, 15)
+    assert ": SIGKILL" in said or (not keeps and ": in an unknown way" in said)
+    assert watched.get("/readyz").status_code == 503
     watched.wait(lambda: watched.loop.snapshot.verdict.state is State.DEAD)
     assert watched.get("/livez/engine").status_code == 503
     assert watched.engine.wait_exit() == 0  # which is why it must be restarted always
