@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from deploy.preflight import cli as preflight
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host, LocalHost
 from deploy.recipe import Profile, Recipe, RecipeError
+from deploy.redaction import Redaction
 
 SCHEMA = 2
 OUT = environment.ROOT / "build" / "evidence.json"
@@ -42,16 +42,6 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 # What preflight finds of a machine whose server runs already says nothing against it.
 WHILE_SERVING = ("gpu.vram", "net.serve_port", "net.health_port")
-
-
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://[^\s'\"<>)]{1,2000}")
-_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?(?![\w.])")
-_ADDRESS_6 = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}(?![\w:])")
-_KEY = re.compile(r"\b(?:hf_|sk-|Bearer )[\w.-]{6,}")
-_QUOTED_PATH = re.compile(r"(['\"])([/~][^'\"\n]{1,1000})\1")
-_PATH = re.compile(r"(?<![\w.<~/])~?(?:/[\w.+@~:-]{1,200}){1,40}/?")
-# Places that are the same on every machine, and the server's own routes.
-_PLACES = re.compile(r"/(?:dev|proc|sys|v1|health|metrics|version|tokenize|ping)(?:/|$)")
 
 
 class EvidenceError(RuntimeError):
@@ -110,7 +100,7 @@ def gather(target: Target, host: Host, loaded: Recipe, test: Tester) -> dict[str
         **parts,
     }
     found["row"] = row(found, profile)
-    clean = Redaction.of(target, host).clean(found)
+    clean = redaction(target, host).clean(found)
     if not isinstance(clean, dict):
         raise TypeError("a table stays a table")
     return clean
@@ -264,55 +254,11 @@ def _needles(rows: Sequence[Mapping[str, Any]]) -> str:
 # --- what is not sent
 
 
-@dataclass(frozen=True)
-class Redaction:
-    """Takes out of every text what names a machine, a person or a secret.
-
-    `words` are texts that are known to, and what stands for them: host names and the key.
-    """
-
-    words: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, target: Target, host: Host) -> Redaction:
-        """What is known of this machine and this server."""
-        names = {host.hostname(), platform.node(), target.url.hostname or ""}
-        names |= {name.partition(".")[0] for name in names if not name[:1].isdigit()}
-        names -= {target.profile.name, *LOCAL}  # a host may be called as its cards are
-        hidden = [(target.key, "<key>")] if target.key else []
-        hidden += [
-            (name, "<host>") for name in sorted(names, key=len, reverse=True) if len(name) > 2
-        ]
-        return cls(tuple(hidden))
-
-    def clean(self, value: object) -> object:
-        """The same value, with every text in it cleaned; the keys of tables are this project's."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, Mapping):
-            return {str(key): self.clean(inner) for key, inner in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.clean(inner) for inner in value]
-        return value
-
-    def text(self, text: str) -> str:
-        """One text without keys, URLs, paths, addresses and names of hosts."""
-        for word, shown in self.words:
-            if shown == "<key>":
-                text = text.replace(word, shown)
-        text = _KEY.sub("<key>", text)
-        text = _URL.sub("<url>", text)
-        text = _QUOTED_PATH.sub(lambda m: f"{m[1]}{_place(m[2])}{m[1]}", text)
-        text = _PATH.sub(lambda m: _place(m[0]), text)
-        text = _ADDRESS.sub("<address>", text)
-        text = _ADDRESS_6.sub("<address>", text)
-        for word, shown in self.words:
-            text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", shown, text)
-        return text
-
-
-def _place(path: str) -> str:
-    return path if _PLACES.match(path) else "<path>"
+def redaction(target: Target, host: Host) -> Redaction:
+    """What is known of this machine and this server, to be taken out."""
+    names = (host.hostname(), platform.node(), target.url.hostname or "")
+    # A host may be called as its cards are.
+    return Redaction.of(names, [target.key], kept=(target.profile.name, *LOCAL))
 
 
 # --- the command

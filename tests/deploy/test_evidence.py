@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy import evidence, recipe
-from deploy.evidence import EvidenceError, Redaction, Target, Tester
+from deploy.evidence import EvidenceError, Target, Tester, redaction
 from deploy.preflight.host import RecordedHost
 from tests.support.recorded_hosts import broken, gpu_host
 from tests.support.scripted_server import ScriptedServer
@@ -245,7 +245,7 @@ def test_redaction_leaves_what_is_no_secret(
     """Figures, versions, routes and devices stay; names and paths go."""
     tree = gpu_host(tmp_path, "mi300x")
     tree.notes["hostname"] = "box.example.org"
-    assert Redaction.of(_target(server), RecordedHost(tree.done())).text(text) == clean
+    assert redaction(_target(server), RecordedHost(tree.done())).text(text) == clean
 
 
 # --- the command
