@@ -64,7 +64,8 @@ def lock(name: str, vllm: Release | None = None) -> Lock:
     torch = f"torch=={vllm.rehearsal.torch}"
     if vllm.base:
         return Lock(torch, (vllm.lock,), disk_gb=2.0, base=lock(name, release.load(vllm.base)))
-    return Lock(torch, (vllm.lock, ROOT / "tests/requirements.lock"), disk_gb=6.0)
+    files = (vllm.lock, ROOT / "tests/requirements.lock", ROOT / "docker/py-spy.lock")
+    return Lock(torch, files, disk_gb=6.0)
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:

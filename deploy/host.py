@@ -29,6 +29,7 @@ from patches.errors import PatchesError
 
 ROOT = Path(__file__).resolve().parent.parent
 ENV_FILES = ROOT / "build" / "compose"
+STACKS = ROOT / "docker" / "wheels" / "server"
 KFD = Path("/dev/kfd")
 DRI = Path("/dev/dri")
 
@@ -157,7 +158,26 @@ def prepared(profile: Profile, *, purpose: str = "") -> tuple[Compose, str]:
     if profile.is_rehearsal:
         environ = {**stand_in(), **environ}
     values = variables(recipe.load(), profile, {**mirrors.found(environ, ENV_FILES), **environ})
+    if not environ.get("SERVER_IMAGE"):
+        fetch_stacks()
     return Compose(profile, write(profile, values, purpose)), values["SERVER_IMAGE"]
+
+
+def fetch_stacks(folder: Path = STACKS) -> None:
+    """The wheel of py-spy for the server's image, by pip, unless it is there. Without it the image
+    is made all the same, which is said."""
+    if any(folder.glob("*.whl")):
+        return
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--require-hashes", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    done = _run([*command, "--requirement", str(ROOT / "docker" / "py-spy.lock")], capture=True)
+    if done.returncode:
+        told = done.stderr.strip().splitlines()
+        print(
+            f"host: py-spy cannot be had ({told[-1] if told else done.returncode}): the image is "
+            f"made without it, and of a stuck server no stacks are kept; put its wheel in {folder}",
+            file=sys.stderr,
+        )
 
 
 def require_compose() -> None:

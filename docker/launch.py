@@ -8,8 +8,9 @@ VLLM_API_KEY_FILE and HF_TOKEN_FILE name files whose one line becomes VLLM_API_K
 empty file sets nothing.
 DSPARK_LOG names a file that gets a copy of all output, for the health service to explain a failed
 start from. Each start begins a new file and keeps the last one that is not empty as FILE.1, as does
-a full file. The image's provenance.json is copied beside it, for the health service to show, and
-signs.json there tells what the server's processes do (healthcheck/signs).
+a full file. The image's provenance.json is copied beside it, for the health service to show;
+signs.json there tells what the server's processes do (healthcheck/signs), flights/ what they did
+when it was stuck (healthcheck/flights).
 With DSPARK_GRAPHS=on the health service at DSPARK_HEALTH_URL is asked about the start gate, and a
 start that writes garbage is ended for a new one (docker/graph_restarts.py).
 The exit code is the server's. Exit code 1 before it starts: a file cannot be read or written.
@@ -39,9 +40,11 @@ from deploy import switches
 from deploy.files import SecretError, read_secret
 from deploy.recipe import RecipeError
 
-# Imported where graphs are on: it needs what the health service's client does.
+# Imported where they are used: they need what vLLM brings along.
 if TYPE_CHECKING:
     from graph_restarts import Restarts
+
+    from healthcheck.flights.recorder import Recorder
 
 ENTRYPOINT = Path(__file__).with_name("entrypoint.py")
 SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
@@ -208,14 +211,20 @@ class Signals:
     def __init__(self) -> None:
         self.stopping = threading.Event()
         self.server: subprocess.Popen[bytes] | None = None
+        self.recorder: Recorder | None = None
         for number in _FORWARDED:
             signal.signal(number, self._forward)
 
     def _forward(self, number: int, _: FrameType | None) -> None:
         if number != signal.SIGUSR1:
             self.stopping.set()
-        if self.server is not None:
-            self.server.send_signal(number)
+        server = self.server
+        if server is None:
+            return
+        if number == signal.SIGTERM and self.recorder is not None:
+            self.recorder.before(lambda: server.send_signal(number))
+        else:
+            server.send_signal(number)
 
 
 def run(command: Sequence[str], log: LogFile | None, restarts: Restarts | None) -> int:
@@ -249,21 +258,25 @@ def run_once(
     assert server.stdout is not None
     with (
         restarts.watching(server) if restarts else contextlib.nullcontext(),
-        signs_of(server, log.path) if log else contextlib.nullcontext(),
+        recorded(server, log.path) if log else contextlib.nullcontext() as recorder,
     ):
+        signals.recorder = recorder
         copy_output(server, server.stdout, log)
         code = server.wait()
     return code if code >= 0 else 128 - code
 
 
-def signs_of(server: subprocess.Popen[bytes], log: Path) -> contextlib.AbstractContextManager[None]:
-    """Vital signs beside the log meanwhile; without psutil, which vLLM brings along, none."""
+def recorded(
+    server: subprocess.Popen[bytes], log: Path
+) -> contextlib.AbstractContextManager[Recorder | None]:
+    """Vital signs and flights beside the log meanwhile; none without psutil, which vLLM brings
+    along."""
     try:
-        from healthcheck.signs import writer
+        from healthcheck.flights.recorder import recording
     except ImportError as e:
         print(f"launch: {e.name}: is not installed; no vital signs are written", file=sys.stderr)
         return contextlib.nullcontext()
-    return writer.watching(server, log)
+    return recording(server, log)
 
 
 def copy_output(server: subprocess.Popen[bytes], pipe: IO[bytes], log: LogFile | None) -> None:

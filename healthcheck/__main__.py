@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from deploy import programs
 
-# `explain` runs on a bare Python: what the other commands need is imported by them.
+# `explain` and `flights` run on a bare Python: what the other commands need is imported by them.
 if TYPE_CHECKING:
     from healthcheck.answers import Answer
     from healthcheck.client import Client
@@ -27,6 +27,7 @@ ELSEWHERE = {
     "smoke": "look at a server once and judge it",
     "accuracy": "ask a server for answers that can be checked",
     "explain": "name the cause in a server's log",
+    "flights": "show what stuck servers were doing",
 }
 # What a bare Python lacks of them.
 NEEDED = ("prometheus_client", "requests", "starlette", "urllib3", "uvicorn")

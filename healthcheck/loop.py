@@ -23,6 +23,8 @@ from healthcheck.cancel import Cancel
 from healthcheck.cause import Cause, Log
 from healthcheck.client import Client
 from healthcheck.explain.startup import Startup
+from healthcheck.flights.model import Flight
+from healthcheck.flights.told import Flights
 from healthcheck.generate import Generator
 from healthcheck.judge import Outcome, Step
 from healthcheck.provenance import Provenance
@@ -74,6 +76,7 @@ class Snapshot:
     cause: Cause | None = None  # from the server's log
     startup: Startup | None = None  # likewise
     provenance: Mapping[str, Any] | None = None  # of the server's image
+    flight: Flight | None = None  # the last archive that was kept of a stuck server
 
 
 class Runner(Protocol):
@@ -156,6 +159,7 @@ class Loop:
         log: Log | None = None,
         provenance: Provenance | None = None,
         signs: Callable[[], Signs | None] | None = None,
+        flights: Flights | None = None,
     ) -> None:
         self._client = client
         self._policy = policy
@@ -166,6 +170,7 @@ class Loop:
         self._log = log
         self._provenance = provenance
         self._signs = signs
+        self._flights = flights
         self._stopping = threading.Event()
         self._draining = False
         self._over = threading.Event()
@@ -353,11 +358,12 @@ class Loop:
     def _take(self, at: float) -> Snapshot:
         memory, log = self._memory, self._log
         said = verdict.verdict(memory, at)
-        cause = startup = provenance = None
+        cause = startup = provenance = flight = None
         try:
             cause = log.cause(memory.state, at) if log else None
             startup = log.startup(at) if log else None
             provenance = self._provenance.read(at) if self._provenance else None
+            flight = self._flights.last(at) if self._flights else None
         except Exception as e:  # what it tells is an extra: the verdict does without
             said = replace(said, notes=(*said.notes, self._trouble("log", fault(e))))
         return Snapshot(
@@ -371,6 +377,7 @@ class Loop:
             cause,
             startup,
             provenance,
+            flight,
         )
 
     def _read(self, now: float) -> Reading:

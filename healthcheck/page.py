@@ -74,6 +74,7 @@ def render(data: Mapping[str, Any]) -> str:
         + _checks(data)
         + _engines(data["engines"])
         + _signs(data["signs"])
+        + _flight(data["flight"])
         + _history(data["timeline"])
         + _provenance(data["provenance"])
         + _configuration(data["configuration"])
@@ -251,6 +252,11 @@ def _signs(signs: Mapping[str, Any] | None) -> str:
         + _table("Cards", ("card", "busy %", "uncorrected", "corrected", "XGMI"), cards)
         + _table("Processes that ended", ("process", "how", "when"), ended)
     )
+
+
+def _flight(flight: Mapping[str, str] | None) -> str:
+    rows = [tuple(flight[k] for k in ("at", "why", "reason", "path"))] if flight else []
+    return _table("Last flight of a stuck server", ("when", "for", "reason", "archive"), rows)
 
 
 def _history(timeline: Sequence[Mapping[str, Any]]) -> str:

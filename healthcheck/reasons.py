@@ -92,17 +92,17 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("gate.no_progress", Kind.SERVER, "the start gate's generation makes no step",
      "look at the server's log; a first compile can take minutes"),
     ("progress.none", Kind.SERVER, "work is outstanding and the engine makes no step",
-     "if it lasts: take a stack dump (py-spy) of EngineCore, then restart"),
+     "if it lasts: see what each process waits for (python3 -m healthcheck flights), then restart"),
     ("progress.deadlock", Kind.SERVER,
      "work waits and makes no step, and every process of the engine sleeps beside idle cards",
-     "nothing will come of it: take a stack dump (py-spy) of EngineCore and its workers, then "
-     "restart"),
+     "nothing will come of it: see what each process waits for (python3 -m healthcheck flights), "
+     "then restart"),
     ("progress.rank_asleep", Kind.SERVER,
      "some ranks of an engine sleep while others work: they wait for different things",
-     "a collective that not all have entered: take a stack dump (py-spy) of every rank, then "
-     "restart"),
+     "a collective that not all have entered: see what each waits for (python3 -m healthcheck "
+     "flights), then restart"),
     ("progress.stalled", Kind.SERVER, "no step for longer than the slowest legal step",
-     "restart the server; keep its log and a stack dump"),
+     "restart the server; its stacks and its log's end are kept (python3 -m healthcheck flights)"),
     ("evidence.stale", Kind.UNKNOWN, "nothing has proved the server healthy for too long",
      "see why generations do not answer"),
     ("recovery.pending", Kind.STATE, "the cause is gone; a passed generation is awaited", "wait"),

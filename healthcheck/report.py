@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from healthcheck.acceptance import Acceptance
 from healthcheck.exposition import Speculation
+from healthcheck.flights.model import Flight
 from healthcheck.judge import Finding, Outcome
 from healthcheck.loop import Snapshot
 from healthcheck.reasons import Note
@@ -60,6 +61,7 @@ def as_json(snapshot: Snapshot, settings: Settings, now: float) -> dict[str, Any
         "generations": dict(snapshot.generations),
         "answers": {key or "any": _record(r, now) for key, r in memory.records.items()},
         "signs": shown.as_json(memory.signs, now),
+        "flight": flight_as_json(snapshot.flight),
         "engines": {name: _engine(e, now) for name, e in memory.engines.items()},
         "checks": {
             f"{name}:response": [
@@ -144,6 +146,14 @@ def finding_as_json(finding: Finding) -> dict[str, object]:
         "code": finding.code,
         "evidence": {k: _finite(v) for k, v in finding.evidence.items()},
     }
+
+
+def flight_as_json(flight: Flight | None) -> dict[str, str] | None:
+    """The last archive of a stuck server: where it lies, for what and when it was made."""
+    if flight is None:
+        return None
+    at = flight.at.isoformat(timespec="seconds")
+    return {"path": str(flight.path), "why": flight.why, "reason": flight.code, "at": at}
 
 
 def _finite(value: object) -> object:

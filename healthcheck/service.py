@@ -30,6 +30,7 @@ from healthcheck import page, report
 from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
 from healthcheck.connections import BACKLOG, LONGEST_HEAD_BYTES, Connection
+from healthcheck.flights.told import Flights, Teller
 from healthcheck.grpc_health import GrpcHealth
 from healthcheck.loop import Loop, Snapshot
 from healthcheck.provenance import Provenance
@@ -257,7 +258,12 @@ def serve(settings: Settings, sock: socket.socket) -> bool:
     log = Log(settings.log, files) if settings.log else None
     provenance = Provenance(settings.log, files) if settings.log else None
     signs = Beside(settings.log) if settings.log else None
-    loop = Loop(client, settings.policy, log=log, provenance=provenance, signs=signs)
+    flights = Flights(settings.log, files) if settings.log else None
+    loop = Loop(
+        client, settings.policy, log=log, provenance=provenance, signs=signs, flights=flights
+    )
+    if settings.log:
+        loop.on_turn(Teller(settings.log, lambda: loop.snapshot, files, to_stderr).turn)
     server = _Server(configured(app(loop, settings)), loop)
     grpc = (
         GrpcHealth(loop, to_bind(settings.host), settings.grpc_port) if settings.grpc_port else None

@@ -20,7 +20,7 @@ from deploy.rehearsal.server import check_platform, check_port_free
 from healthcheck import explain
 from healthcheck import smoke as test
 from healthcheck.client import Client
-from healthcheck.signs.writer import watching
+from healthcheck.flights.recorder import recording
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
@@ -116,7 +116,7 @@ def rehearsal(
     try:
         children.append(_start("server", server_command, logs, environ))
         children.append(_start("health", health_command, logs, environ))
-        with watching(children[0].process, children[0].log):
+        with recording(children[0].process, children[0].log):
             yield Running(server_url, f"http://{HOST}:{health_port}", *children)
     finally:
         # the health service first, as in production: unready before the server drains

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from healthcheck.explain.encodings import UnreadableLogError
@@ -15,6 +16,7 @@ from healthcheck.explain.explainer import Explainer, explain_stream
 from healthcheck.explain.findings import Explanation, Verdict
 from healthcheck.explain.following import follow
 from healthcheck.explain.text import render
+from healthcheck.flights import beside as flights
 from healthcheck.signatures import SignatureError
 
 GOOD, BAD, UNREADABLE = 0, 1, 2  # exit codes of the command
@@ -57,6 +59,23 @@ def _explain(name: str, following: bool) -> Explanation:
     return explainer.result()
 
 
+def _flight(flight: flights.OfLog | None) -> dict[str, object] | None:
+    """The stacks' part of the explanation, as plain values."""
+    if flight is None:
+        return None
+    return {"path": str(flight.flight.path), "why": flight.flight.why, "waits": flight.waits}
+
+
+def _flight_lines(flight: flights.OfLog | None) -> Iterator[str]:
+    """The same as lines of text."""
+    if flight is None:
+        return
+    one = flight.flight
+    yield ""
+    yield f"stacks when it was {one.why} at {one.at:%Y-%m-%d %H:%M:%S} UTC ({one.path.name})"
+    yield from (f"  {line}" for line in flight.waits)
+
+
 def main(argv: list[str]) -> int:
     """The command `explain LOGFILE|-`; returns 0 if no fault was found, 1 if one was, 2 if the log
     cannot be read."""
@@ -86,8 +105,11 @@ def main(argv: list[str]) -> int:
     except SignatureError as e:
         print(f"explain: {e}", file=sys.stderr)
         return UNREADABLE
-    as_json = options.format == "json"
-    page = json.dumps(explanation.as_dict(), indent=2) if as_json else render(explanation)
+    flight = None if options.log == "-" else flights.beside(Path(options.log))
+    if options.format == "json":
+        page = json.dumps({**explanation.as_dict(), "flight": _flight(flight)}, indent=2)
+    else:
+        page = "\n".join([render(explanation), *_flight_lines(flight)])
     try:
         print(page, flush=True)
     except BrokenPipeError:  # whoever reads has seen enough, as `head` does

@@ -12,6 +12,7 @@ import select
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,12 +21,14 @@ import psutil
 from deploy.files import write_whole
 from healthcheck.signs.file import read
 from healthcheck.signs.gather import Gatherer, exit_status
-from healthcheck.signs.model import INTERVAL_S, NAME, dump
+from healthcheck.signs.model import INTERVAL_S, NAME, Signs, dump
 
 # After a look the thread rests so many times as long as the look took of CPU.
 REST = 50.0
 # The health service is another user.
 MODE = 0o644
+# Ten minutes, for the flight recorder.
+KEPT = int(600 / INTERVAL_S)
 _END_S = 5.0
 
 
@@ -39,6 +42,7 @@ class Writer:
         earlier = read(self._file)
         before = () if earlier is None else earlier.ended
         self._gatherer = Gatherer(server.pid, time.monotonic, before=before)
+        self._kept: deque[Signs] = deque(maxlen=KEPT)
         self._handles: dict[int, int] = {}  # process ids by a descriptor that tells of their end
         self._poll = select.poll()
         self._wake, self._woken = os.pipe()
@@ -48,6 +52,10 @@ class Writer:
     def start(self) -> None:
         """Write from now on. Raises RuntimeError if there can be no thread."""
         self._thread.start()
+
+    def kept(self) -> tuple[Signs, ...]:
+        """The signs of the last KEPT looks, the newest last; thread-safe."""
+        return tuple(self._kept)
 
     def end(self) -> None:
         """Stop; once the server has ended the file's last state says how."""
@@ -75,8 +83,10 @@ class Writer:
                 self._take(handle)
 
     def _write(self) -> None:
+        signs = self._gatherer.look()
+        self._kept.append(signs)
         with contextlib.suppress(OSError):
-            write_whole(self._file, dump(self._gatherer.look()), MODE)
+            write_whole(self._file, dump(signs), MODE)
 
     def _hold(self) -> None:
         """A descriptor for every watched process, which is readable once that has ended."""
@@ -96,7 +106,7 @@ class Writer:
 
 
 @contextlib.contextmanager
-def watching(server: subprocess.Popen[bytes], log: Path) -> Iterator[None]:
+def watching(server: subprocess.Popen[bytes], log: Path) -> Iterator[Writer | None]:
     """Signs of the server are written beside `log` meanwhile, as far as they can be."""
     writer: Writer | None = None
     with contextlib.suppress(psutil.Error, OSError, RuntimeError):  # gone, or a machine's limit
@@ -104,7 +114,7 @@ def watching(server: subprocess.Popen[bytes], log: Path) -> Iterator[None]:
         made.start()
         writer = made
     try:
-        yield
+        yield writer
     finally:
         if writer is not None:
             writer.end()

@@ -24,6 +24,7 @@ from deploy import plan, recipe
 from healthcheck import exposition, verdict
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.flights import told
 from healthcheck.judge import Finding, Outcome
 from healthcheck.listing import Listing
 from healthcheck.verdict import (
@@ -415,14 +416,19 @@ def test_probes_are_wired_as_the_contract_says(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", RENDERED)
 def test_the_sidecar_can_do_nothing_but_look(folder: str) -> None:
-    """It is native, not root, without capabilities, and cannot write."""
+    """It is native, not root, without capabilities, and writes in one folder: that the server is
+    stuck, where its parent looks for it."""
     security = sidecar(folder)["securityContext"]
     assert sidecar(folder)["restartPolicy"] == "Always"
     assert security["runAsNonRoot"] is True and security["runAsUser"] > 0
     assert security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is False
     assert security["capabilities"] == {"drop": ["ALL"]}
-    assert all(m["readOnly"] for m in sidecar(folder)["volumeMounts"])
+    (own,) = (m for m in sidecar(folder)["volumeMounts"] if not m.get("readOnly"))
+    asked = told.file(Path("/var/log/dspark-rocm/server.log"))
+    assert own == {"name": "log", "mountPath": str(asked.parent), "subPath": asked.parent.name}
+    mounts = {m["name"]: m for m in server(folder)["volumeMounts"]}
+    assert mounts["log"] == {"name": "log", "mountPath": str(asked.parent.parent)}
 
 
 # Capabilities that a container may add under Pod Security `baseline` (Kubernetes' documentation).

