@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from healthcheck.signs.model import Card
+from healthcheck.signs.model import LONGEST_WORD, MOST, Card
 
 AMD = "0x1002"
 # An idle card may show one percent for a moment.
@@ -33,16 +33,18 @@ class Cards:
         """The cards now; none without the driver's device, None if there is no card to be read."""
         if not (self._devices / "kfd").exists():
             return ()
-        return tuple(self._card(folder, at) for folder in self._folders()) or None
+        # A card in partitions may have several nodes.
+        folders = dict.fromkeys(self._folders())
+        return tuple(self._card(folder, at) for folder in folders)[:MOST] or None
 
     def _folders(self) -> Iterator[Path]:
         for node in sorted((self._devices / "dri").glob("renderD*")):
-            folder = self._sysfs / "class/drm" / node.name / "device"
+            folder = (self._sysfs / "class/drm" / node.name / "device").resolve()
             if _text(folder / "vendor").strip() == AMD:
                 yield folder
 
     def _card(self, folder: Path, at: float) -> Card:
-        name = folder.resolve().name[:40]  # the PCI address
+        name = folder.name[:LONGEST_WORD]  # the PCI address
         busy = _number(folder / "gpu_busy_percent")
         if busy is not None and busy >= BUSY_PERCENT:
             self._busy_at[name] = at

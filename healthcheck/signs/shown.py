@@ -49,9 +49,11 @@ def metrics(signs: Signs | None, now: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("dspark_signs_age_seconds", "Age of the signs", value=now - signs.at)
     cpu = CounterMetricFamily("dspark_process_cpu_seconds", "CPU time", labels=["process"])
     rss = GaugeMetricFamily("dspark_process_resident_bytes", "Memory", labels=["process"])
-    for process in signs.processes:
-        cpu.add_metric([process.name], process.cpu_s)
-        rss.add_metric([process.name], process.rss_bytes)
+    # Workers have one name until they know their ranks, and a series is there once.
+    for name in dict.fromkeys(p.name for p in signs.processes):
+        of = [p for p in signs.processes if p.name == name]
+        cpu.add_metric([name], sum(p.cpu_s for p in of))
+        rss.add_metric([name], sum(p.rss_bytes for p in of))
     yield cpu
     yield rss
     errors = GaugeMetricFamily(

@@ -550,11 +550,15 @@ def test_the_page_shows_the_vital_signs(tmp_path: Path) -> None:
 
 
 def test_the_metrics_show_the_vital_signs() -> None:
-    """CPU and memory by process, errors by card, the signs' age; nothing where they are not seen."""
-    shown = {m.name: m for m in shown_signs.metrics(signs(3.0, cards=(card(uncorrected=2),)), 5.0)}
+    """CPU and memory by process, errors by card, the signs' age; nothing where they are not seen.
+    Two workers that have no rank yet are one series, or the whole scrape would be refused."""
+    names = ("APIServer", "EngineCore", "Worker", "Worker")
+    seen = signs(3.0, names=names, cards=(card(uncorrected=2),))
+    shown = {m.name: m for m in shown_signs.metrics(seen, 5.0)}
     assert shown["dspark_signs_age_seconds"].samples[0].value == 2
     labels = [s.labels["process"] for s in shown["dspark_process_cpu_seconds"].samples]
     assert labels == ["APIServer", "EngineCore", "Worker", "others"]
+    assert shown["dspark_process_resident_bytes"].samples[2].value == 2 << 30
     (error,) = shown["dspark_gpu_uncorrected_errors"].samples
     assert (error.labels, error.value) == ({"card": "0000:c1:00.0"}, 2)
     assert list(shown_signs.metrics(None, 5.0)) == []

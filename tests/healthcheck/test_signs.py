@@ -267,6 +267,14 @@ def test_a_card_is_read_as_far_as_it_shows_itself(tmp_path: Path) -> None:
     assert again[0] == Card("0000:28:00.0", 0, 5.0, 100, 200, 1, 1, 0)
 
 
+def test_a_card_of_several_nodes_is_one_card(tmp_path: Path) -> None:
+    """Partitions of a card share its folder."""
+    card(tmp_path, "renderD128", gpu_busy_percent="5\n")
+    (tmp_path / "sys/class/drm/renderD129").symlink_to(tmp_path / "sys/class/drm/renderD128")
+    (tmp_path / "dev/dri/renderD129").touch()
+    assert [c.name for c in cards(tmp_path).look(1.0) or ()] == ["0000:28:00.0"]
+
+
 def test_no_card_and_a_card_that_is_not_to_be_seen_are_two_things(tmp_path: Path) -> None:
     """Without the driver's device nothing can compute on a GPU; with it, and no card that can be
     read or one of another maker, that is not known."""
