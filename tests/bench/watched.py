@@ -42,13 +42,7 @@ from tests.support.rehearsal_server import (
 SHIPPED, QUICK = "rehearsal", "quick"
 # What a site would write that wants a stop to be seen within seconds: more canaries, less patience.
 # The gate's long prompt is shorter as well, to show what that saves.
-QUICK_PROFILE = f"""
-[profiles.{QUICK}]
-evidence = "unverified"
-note = "the rehearsal with budgets for quick detection"
-like = "rehearsal"
-inherit = false
-[profiles.{QUICK}.health]
+QUICK_BUDGETS = """
 scrape_interval_s = 2.0
 canary_after_s = 4.0
 canary_timeout_s = 8.0
@@ -331,9 +325,15 @@ def real_server() -> Iterator[Watched]:
 
 
 def quick_recipe(folder: Path) -> Path:
-    """The recipe with the profile of quick budgets added to it."""
+    """The recipe with a profile added to it: the rehearsal's, its last one, with quick budgets."""
     path = folder / "recipe.toml"
-    path.write_text(recipe.FILE.read_text(encoding="utf-8") + QUICK_PROFILE, encoding="utf-8")
+    text = recipe.FILE.read_text(encoding="utf-8")
+    profile = text[text.index(f"[profiles.{SHIPPED}]") :].replace(
+        f"[profiles.{SHIPPED}", f"[profiles.{QUICK}"
+    )
+    keys = {line.split(" = ")[0] for line in QUICK_BUDGETS.split("\n") if line}
+    kept = [line for line in profile.split("\n") if line.split(" = ")[0] not in keys]
+    path.write_text("\n".join([text, *kept]) + QUICK_BUDGETS, encoding="utf-8")
     return path
 
 
