@@ -7,6 +7,7 @@ cause has an upper bound that is known before any line is read.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,6 +77,10 @@ def load(path: Path | None = None) -> tuple[Signature, ...]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise SignatureError(f"{path.name}: cannot be read: {e}") from e
+    return _known(path.name, text)
+
+
+def _parsed(name: str, text: str) -> tuple[Signature, ...]:
     rows = [
         (number, line.split("\t"))
         for number, line in enumerate(text.splitlines(), start=1)
@@ -83,17 +88,21 @@ def load(path: Path | None = None) -> tuple[Signature, ...]:
     ]
     if not rows or tuple(rows[0][1]) != COLUMNS:
         seen = " ".join(rows[0][1]) if rows else "nothing"
-        raise SignatureError(f"{path.name}: the header is {seen!r}; it must be {COLUMNS}")
+        raise SignatureError(f"{name}: the header is {seen!r}; it must be {COLUMNS}")
     signatures: dict[str, Signature] = {}
     for number, cells in rows[1:]:
         try:
             signature = _signature(cells)
         except SignatureError as e:
-            raise SignatureError(f"{path.name} line {number}: {e}") from e
+            raise SignatureError(f"{name} line {number}: {e}") from e
         if signature.id in signatures:
-            raise SignatureError(f"{path.name} line {number}: id {signature.id!r} is there twice")
+            raise SignatureError(f"{name} line {number}: id {signature.id!r} is there twice")
         signatures[signature.id] = signature
     return tuple(signatures.values())
+
+
+# Each start of a server is explained anew, from the same file.
+_known = functools.cache(_parsed)
 
 
 def _signature(cells: list[str]) -> Signature:
