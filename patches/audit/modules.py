@@ -1,6 +1,7 @@
 """Parsed modules of a tree and what a name in them stands for on one platform."""
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from patches.audit.tree import MisuseError, SourceTree
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_HOPS = 16  # a re-export chain longer than this is a cycle
+# Trees that are audited one after another share nearly all of their files; nobody writes to nodes.
+_parsed = functools.lru_cache(maxsize=256)(ast.parse)
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Module:
         self.name = name
         self.path = path
         try:
-            self.body = ast.parse(text, path).body
+            self.body = _parsed(text, path).body
         except (SyntaxError, ValueError) as error:
             raise MisuseError(f"{path}: cannot be parsed: {error}") from error
         self.refusals: list[Refusal] = []
