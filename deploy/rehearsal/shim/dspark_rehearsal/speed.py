@@ -37,15 +37,18 @@ def _switch_language_once() -> None:
     process, and a rehearsal compiles none. Each switch walks all members of triton.language.
     """
     switch = interpreter._patch_lang
+    seen: set[str] = set()
     switched: set[frozenset[int]] = set()
 
     def switch_once(kernel: Any) -> Any:
-        languages = frozenset(
-            id(value) for value in kernel.__globals__.values() if value in (tl, tl.core)
-        )
-        if languages not in switched:
-            switched.add(languages)
-            switch(kernel)
+        if kernel.__module__ not in seen:
+            seen.add(kernel.__module__)
+            languages = frozenset(
+                id(value) for value in kernel.__globals__.values() if value in (tl, tl.core)
+            )
+            if languages not in switched:
+                switched.add(languages)
+                switch(kernel)
         return interpreter._LangPatchScope()
 
     interpreter._patch_lang = switch_once
