@@ -4,8 +4,8 @@ PROFILE ?= mi355x
 ifeq ($(origin PROFILE) $(MAKECMDGOALS),file rehearsal)
 PROFILE = rehearsal
 endif
-# Files of tests side by side, one for each core; more would start a server each and take 3 GB.
-WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
+# Files of tests side by side, one for each core, those with real servers (2 GB each) first.
+WORKERS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The shell reads what a user sets as variables, whose value is never a command, to make neither.
 words = PYTHON PROFILE RELEASE URL WORKERS TESTS BENCH MUTANTS
 $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))

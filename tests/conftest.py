@@ -1,4 +1,4 @@
-"""What tests of any folder share: a Docker engine for those that are marked as needing one."""
+"""What tests of any folder share: a Docker engine for those that need one, and the order of files."""
 
 from __future__ import annotations
 
@@ -30,3 +30,10 @@ def _engine_for_those_marked(request: pytest.FixtureRequest) -> None:
     """Install and start the engine before any test that is marked `docker`."""
     if request.node.get_closest_marker("docker"):
         request.getfixturevalue("engine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that drive a real vLLM come first: they take longest, and the short ones fill the gaps
+    that they leave at the end of a run and while a server is waited for."""
+    real = {item.path for item in items if item.get_closest_marker("real")}
+    items.sort(key=lambda item: item.path not in real)

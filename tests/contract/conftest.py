@@ -1,4 +1,4 @@
-"""One run of the real AMD class per tree answers every question of these tests."""
+"""One process of the real AMD class per tree answers every question of these tests."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.cases import configuration_questions, runtime_questions
 from tests.support.amd_class import Answers, ask_both
+from tests.support.once import once
 
 
 @pytest.fixture(scope="session")
@@ -13,7 +14,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
     """The answers of the pristine tree and of the patched one."""
     folder: Path = tmp_path_factory.mktemp("contract")
     runtime, configuration = runtime_questions(folder), configuration_questions(folder)
-    return ask_both(folder, pristine=runtime, patched=runtime | configuration)
+
+    def ask() -> tuple[Answers, Answers]:
+        return ask_both(folder, pristine=runtime, patched=runtime | configuration)
+
+    pristine, patched = once(tmp_path_factory, "contract", ask)
+    return pristine, patched
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy import arguments, recipe
+from deploy import arguments, recipe, vocabulary
 from deploy.arguments import ArgumentsError, Given
 
 WORDS = recipe.load().vllm.vocabulary
@@ -214,11 +214,14 @@ def one_flag(chance: random.Random, name: str) -> list[str]:
     return [f"{spelt}={value}"] if chance.random() < 0.5 else [spelt, value]
 
 
-# One process reads every list, because importing vLLM takes longer than reading them.
+SIZES = ("0", "4096", "16k", "16K", "25.6k", "2M", "2m", "1G", "1g", "1.5T", "-1", "auto", "x", "")
+
+# One process reads all of it, because importing vLLM takes longer than reading.
 ASK = """
 import dataclasses, json, re, sys
+from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.openai.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.utils.argparse_utils import FlexibleArgumentParser, human_readable_int_or_auto
 
 class Parser(FlexibleArgumentParser):
     def error(self, message):
@@ -249,44 +252,90 @@ def read(words):
         if name != "model_tag" and told(value) != told(getattr(plain, name))
     }
 
-answers = [[read(raw), ours and read(ours)] for raw, ours in json.load(sys.stdin)]
-print("READ" + json.dumps(answers))
+def size(text):
+    try:
+        return human_readable_int_or_auto(text)
+    except Exception:
+        return -1
+
+given = json.load(sys.stdin)
+args = EngineArgs(model="x", reasoning_parser=given["parser"])
+args._set_default_reasoning_config_args()
+print("READ" + json.dumps({
+    "lists": [[read(raw), ours and read(ours)] for raw, ours in given["lists"]],
+    "sizes": [size(text) for text in given["sizes"]],
+    "reasoning": {k: v for k, v in vars(args.reasoning_config).items() if not k.startswith("_")},
+}))
 """
 
 
-@pytest.mark.real
-def test_vllm_reads_what_we_read() -> None:
-    """Of 3,000 made lists: those that it refuses are refused here, the others have its values, and
-    the words that we make of these are read as the list itself."""
-    lists = [words for words, _ in zip(argument_lists(20261130), range(3000), strict=False)]
-    ours: list[Given | None] = []
-    for words in lists:
+LISTS = [words for words, _ in zip(argument_lists(20261130), range(3000), strict=False)]
+PARSER = recipe.load().profile("mi355x").serve["reasoning-parser"]
+
+
+@pytest.fixture(scope="module")
+def ours() -> list[Given | None]:
+    """What each list gives, None where it is refused."""
+    given: list[Given | None] = []
+    for words in LISTS:
         try:
-            ours.append(read(*words))
+            given.append(read(*words))
         except ArgumentsError:
-            ours.append(None)
+            given.append(None)
+    return given
+
+
+@pytest.fixture(scope="module")
+def theirs(ours: list[Given | None]) -> dict[str, Any]:
+    """What vLLM makes of the lists, and of the words that we make of them."""
     written = [
         given and [word for name, value in given.values.items() for word in arguments.words_of(name, value, WORDS)]
         for given in ours
     ]  # fmt: skip
+    lists = list(zip(LISTS, written, strict=True))
     ended = subprocess.run(
         [sys.executable, "-c", ASK],
-        input=json.dumps(list(zip(lists, written, strict=True))),
+        input=json.dumps({"lists": lists, "sizes": SIZES, "parser": PARSER}),
         env={**os.environ, "VLLM_LOGGING_LEVEL": "CRITICAL"},
         capture_output=True,
         text=True,
         timeout=300,
         check=True,
     )
-    answers = json.loads(ended.stdout.rpartition("READ")[2])
+    return json.loads(ended.stdout.rpartition("READ")[2])  # type: ignore[no-any-return]
+
+
+@pytest.mark.real
+def test_vllm_reads_what_we_read(ours: list[Given | None], theirs: dict[str, Any]) -> None:
+    """Of 3,000 made lists: those that it refuses are refused here, the others have its values, and
+    the words that we make of these are read as the list itself."""
     taken = 0
-    for words, given, (theirs, again) in zip(lists, ours, answers, strict=True):
-        assert (given is None) == (theirs is None), (words, given, theirs)
+    for words, given, (once, again) in zip(LISTS, ours, theirs["lists"], strict=True):
+        assert (given is None) == (once is None), (words, given, once)
         if given is None:
             continue
         taken += 1
-        assert again == theirs, (words, given)
+        assert again == once, (words, given)
         for name, value in given.values.items():
-            if WORDS.flags[name].kind not in ("config", "table", "any") and name in theirs:
-                assert theirs[name] == value, words
-    assert len(lists) / 3 < taken < len(lists) * 0.9
+            if WORDS.flags[name].kind not in ("config", "table", "any") and name in once:
+                assert once[name] == value, words
+    assert len(LISTS) / 3 < taken < len(LISTS) * 0.9
+
+
+@pytest.mark.real
+def test_vllm_reads_a_size_as_we_do(theirs: dict[str, Any]) -> None:
+    """Small letters count by 1,000, capitals by 1,024; none where it refuses or chooses itself."""
+    read = [vocabulary.size(text) for text in SIZES]
+    numbers = [0, 4096, 16_000, 16_384, 25_600, 2 << 20, 2_000_000, 1 << 30, 10**9]
+    assert read == [*numbers, None, None, None, None, None]
+    assert theirs["sizes"] == [-1 if size is None else size for size in read]
+
+
+@pytest.mark.real
+def test_vllm_makes_the_recipes_reasoning_config_by_itself(theirs: dict[str, Any]) -> None:
+    """That of vLLM's own recipes follows from the reasoning-parser that ours names."""
+    assert theirs["reasoning"] == {
+        "reasoning_parser": PARSER,
+        "reasoning_start_str": "",
+        "reasoning_end_str": "",
+    }

@@ -135,14 +135,19 @@ def test_a_release_with_a_rare_fault_is_served_with_a_warning(tmp_path: Path) ->
     assert "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731" in ended.stdout
 
 
-def test_the_plan_is_printed_before_the_server_is_run(trees: dict[str, Path]) -> None:
-    """Profile, evidence, tree and command come first; then vLLM itself answers for the flags."""
-    ended = run("--load-format=no-such-format", tree=trees["patched"], DSPARK_PROFILE="mi355x")
+def test_the_plan_is_printed_before_the_server_is_run(
+    trees: dict[str, Path], tmp_path: Path
+) -> None:
+    """Profile, evidence, tree and command come first; then vLLM's own modules are run."""
+    (tmp_path / "torch.py").write_text("raise ImportError('far enough')")
+    path = f"{tmp_path}:{trees['patched']}"
+    ended = run(PYTHONPATH=path, DSPARK_PROFILE="mi355x")
     assert "profile mi355x, evidence: unverified" in ended.stdout
     assert f"vLLM at {trees['patched']}" in ended.stdout
     assert "0001-rocm-dspark-draft-id-to-target-id.patch: applied" in ended.stdout
     assert "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731" in ended.stdout
-    assert ended.returncode != 0  # exec'd: what follows is vLLM's own
+    assert f'File "{trees["patched"]}/vllm/__init__.py"' in ended.stderr
+    assert ended.stderr.endswith("ImportError: far enough\n")
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,22 @@ from tests.support import tiny_v4
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Judges several command lines in one process, because importing vLLM takes longer than judging.
+# Judges several command lines in one process, because importing vLLM takes longer than judging,
+# and runs the command on the last.
 JUDGE = """
-import json, os, sys
+import contextlib, io, json, os, sys
 from deploy.preflight import engine
 engine._quieten(os.environ)
 answers = []
-for argv in json.load(sys.stdin):
+*judged, commanded = json.load(sys.stdin)
+for argv in judged:
     try:
         answers.append(engine.dataclasses.asdict(engine.judge(argv)))
     except engine.Complaint as e:
         answers.append(str(e))
+with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    code = engine.main(commanded)
+answers.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
 print("ANSWERS" + json.dumps(answers))
 """
 
@@ -123,17 +128,6 @@ def test_vllm_accepts_the_rehearsals_plan(rehearsal: dict[str, str]) -> None:
     assert answer["not_judged"] == list(engine.ROCM_ONLY)
 
 
-@pytest.mark.real
-def test_vllm_refuses_in_one_line(rehearsal: dict[str, str]) -> None:
-    """A length the model does not have passes the vocabulary and is vLLM's to refuse."""
-    ended = run("--profile", "rehearsal", "--", "--max-model-len", "9999999", **rehearsal)
-    assert ended.returncode == 1
-    assert ended.stdout == ""
-    (line,) = [text for text in ended.stderr.splitlines() if text.startswith("engine-config: ")]
-    assert "max_model_len" in line
-    assert "Traceback" not in ended.stderr
-
-
 @pytest.fixture(scope="module")
 def v4_answers(
     rehearsal: dict[str, str], tmp_path_factory: pytest.TempPathFactory
@@ -155,6 +149,7 @@ def v4_answers(
         "pipeline": argv("--pipeline-parallel-size", "2"),
         "no slot": argv("--max-num-batched-tokens", "256", "--max-num-seqs", "64"),
         "a few slots": argv("--max-num-batched-tokens", "256", "--max-num-seqs", "63"),
+        "refused": ["--profile", "rehearsal", "--", "--max-model-len", "9999999"],
     }
     ended = subprocess.run(
         [sys.executable, "-c", JUDGE],
@@ -199,3 +194,13 @@ def test_vllms_own_words_are_passed_on(v4_answers: dict[str, Any]) -> None:
     assert "num_speculative_tokens >= dspark_block_size (5)" in v4_answers["K below the block"]
     assert "--no-such-flag" in v4_answers["unknown flag"]
     assert "Pipeline parallelism is not supported" in v4_answers["pipeline"]
+
+
+@pytest.mark.real
+def test_vllm_refuses_in_one_line(v4_answers: dict[str, Any]) -> None:
+    """A length the model does not have passes the vocabulary and is vLLM's to refuse."""
+    ended = v4_answers["refused"]
+    assert (ended["code"], ended["out"]) == (1, "")
+    (line,) = [text for text in ended["err"].splitlines() if text.startswith("engine-config: ")]
+    assert "max_model_len" in line
+    assert "Traceback" not in ended["err"]

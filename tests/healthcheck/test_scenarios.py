@@ -980,14 +980,14 @@ def test_what_fails_at_once_is_found_as_soon_as_what_hangs() -> None:
     assert found_after(HALF) <= hang
 
 
-@pytest.mark.parametrize("every", [2, 4])
-def test_garbage_that_comes_and_goes_keeps_a_server_out(every: int) -> None:
-    """Four hours of it: ready for less than a tenth of them, with few changes of state."""
+def test_garbage_that_comes_and_goes_keeps_a_server_out() -> None:
+    """Four hours of a garbled answer in four: ready for less than a tenth of them, with few changes
+    of state."""
     with scripted_server() as server:
         simulation = Simulation(server)
         simulation.to_ready()
-        draw = random.Random(every)
-        server.spoil["0"] = lambda choice: one_token(choice) if not draw.randrange(every) else None
+        draw = random.Random(4)
+        server.spoil["0"] = lambda choice: one_token(choice) if not draw.randrange(4) else None
         simulation.run(4 * 3600)
         served = {READY, DEGRADED}
         looks = zip(simulation.seen, simulation.seen[1:], strict=False)

@@ -211,7 +211,7 @@ def requests_running(server: RehearsalServer) -> float:
 
 def test_interrupted_or_stopped_server_leaves_no_process(tmp_path: Path) -> None:
     """Ctrl-C while the models load ends everything; so does the helper with a stopped engine."""
-    with RehearsalServer(tmp_path / "log", wait=False) as starting:
+    with RehearsalServer(tmp_path / "log", wait=False, grace_s=3.0) as starting:
         wait_for_log(starting, "Initializing a V1 LLM engine")
         engine = starting.pid_of(ENGINE_CORE)
         starting.remember_family()

@@ -24,14 +24,16 @@ WORKER = "VLLM::Worker"
 
 # A start is 20-40 s of imports on two idle cores; on a busy machine it may be several times that.
 _READY_DEADLINE = 400.0
-_STOP_DEADLINE = 30.0
+# What a server may take to stop by itself before it is killed, and then to be gone.
+_GRACE_S = 30.0
 
 
 class RehearsalServer:
     """``python3 -m deploy.rehearsal serve`` as a process group of its own, with its log in a file.
 
     Entering waits until the server answers or ends; ``wait=False`` only starts it. ``trigger`` is
-    the file that REHEARSAL_TRIGGER names, ``key`` what it asks its clients for. Leaving stops every process, stopped ones included.
+    the file that REHEARSAL_TRIGGER names, ``key`` what it asks its clients for.
+    Leaving stops every process, stopped ones included, with `grace_s` seconds to do it by itself.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class RehearsalServer:
         port: int | None = None,
         key: str | None = None,
         wait: bool = True,
+        grace_s: float = _GRACE_S,
     ) -> None:
         self.log = log
         self.port = port or free_port()
@@ -51,6 +54,7 @@ class RehearsalServer:
         self._trigger = trigger
         self._key = key
         self._wait = wait
+        self._grace_s = grace_s
         self._family: set[psutil.Process] = set()
 
     def __enter__(self) -> Self:
@@ -168,11 +172,11 @@ class RehearsalServer:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_STOP_DEADLINE)
+                self.process.wait(self._grace_s)
         for process in self.survivors():
             with contextlib.suppress(psutil.Error):
                 process.kill()  # reaches a stopped process too
-        self.process.wait(_STOP_DEADLINE)
+        self.process.wait(_GRACE_S)
 
     def log_text(self) -> str:
         """The whole log."""
