@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deploy import tables
 from deploy.tables import Reader
-from patches.tree import is_within
+from patches.tree import is_within, numbers
 
 FILE = Path(__file__).with_name("releases") / "facts.toml"
 
@@ -38,6 +38,11 @@ def load(file: Path = FILE) -> Mapping[str, Fact]:
     data = tables.load(file, "a table of facts")
     reader.refuse_unfit("", data)
     return {key: reader.read(Fact, key, reader.table(data, key)) for key in data}
+
+
+def oldest() -> str:
+    """The oldest release that the table speaks of."""
+    return min((fact.since for fact in load().values()), key=numbers)
 
 
 def holds(key: str, version: str) -> bool:

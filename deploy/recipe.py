@@ -191,6 +191,12 @@ class Recipe:
     reference: Reference
     profiles: Mapping[str, Profile] = field(default_factory=dict)
 
+    @property
+    def drafts(self) -> tuple[Mapping[str, Any], ...]:
+        """Each speculative table that a profile with a card serves with, once."""
+        tables = [p.speculative for p in self.profiles.values() if p.speculative and p.gpu]
+        return tuple(t for i, t in enumerate(tables) if t not in tables[:i])
+
     def profile(self, name: str) -> Profile:
         """The named profile. Raises RecipeError that lists the names there are."""
         if name in self.profiles:

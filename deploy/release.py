@@ -16,6 +16,7 @@ from typing import Any
 from deploy import tables, vocabulary
 from deploy.tables import Reader, RecipeError
 from deploy.vocabulary import Vocabulary
+from patches.tree import numbers
 
 FOLDER = Path(__file__).with_name("releases")
 #: What stands for a version that this project has not seen.
@@ -88,7 +89,7 @@ class Release:
 def names(folder: Path = FOLDER) -> tuple[str, ...]:
     """The releases there are, oldest first."""
     found = (path.parent.name for path in folder.glob("*/release.toml"))
-    return tuple(sorted(found, key=lambda name: [int(n) for n in re.findall(r"\d+", name)]))
+    return tuple(sorted(found, key=numbers))
 
 
 @cache

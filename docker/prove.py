@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         proven = show.provenance(loaded, root)
         check_carried(proven)
         proven["audit"] = audit(root, pinned)
-        proven["load_check"] = load(root, loaded)
+        proven["load_check"] = load(root, loaded, pinned)
         check_faults(proven)
         proven["image"] = held()
         proven["aiter"] = pages(root, proven["image"]["aiter"])
@@ -93,7 +93,7 @@ def check_release(root: Path, loaded: recipe.Recipe) -> None:
     pinned = loaded.vllm.version
     if seen != pinned:
         raise NotProvenError(
-            f"vLLM in the base image: is {seen}, the release is {pinned}; "
+            f"vLLM in the base image: is {seen}, the recipe pins {pinned}; "
             f"build on {loaded.vllm.image}, or give RELEASE={seen}"
         )
 
@@ -132,9 +132,7 @@ def audit(root: Path, loaded: recipe.Recipe) -> Any:
 
     Raises NotProvenError that names each gap.
     """
-    served = [p.speculative for p in loaded.profiles.values() if not p.is_rehearsal]
-    tables = {json.dumps(table, sort_keys=True): table for table in served}
-    scopes = [Scope(check.PLATFORM, ARCHITECTURE, table) for table in tables.values()]
+    scopes = [Scope(check.PLATFORM, ARCHITECTURE, table) for table in loaded.drafts]
     reports = [find_gaps(open_tree(root), scope) for scope in scopes]
     gaps = {sentence(gap): None for r in reports for gap in r.gaps if r.fails(gap)}
     if gaps:
@@ -142,9 +140,12 @@ def audit(root: Path, loaded: recipe.Recipe) -> Any:
     return json.loads(as_json(reports))
 
 
-def load(root: Path, loaded: series.Series) -> dict[str, Any]:
-    """What the load check reached. Raises PatchesError when the draft cannot serve."""
-    found = check.check(root, loaded)
+def load(root: Path, loaded: series.Series, pinned: recipe.Recipe) -> dict[str, Any]:
+    """What the load check reached with the recipe's speculative tables.
+
+    Raises PatchesError when the draft cannot serve.
+    """
+    found = check.check_each(root, loaded, pinned.drafts)
     doubt = "" if found.reached(LOADED) else "warning: "
     print(f"prove: {doubt}load check: {found.sentence()}", flush=True)
     return found.as_data()

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from patches import faults
+
 
 class Kind(StrEnum):
     """Whose fault a reason is."""
@@ -188,8 +190,8 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
 
 # What only the smoke test and the accuracy test ask.
 _SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
-    ("server.old", Kind.UNKNOWN, "a vLLM before 0.26: its answers may be of another shape",
-     "read the rows with care, or serve 0.26 or later"),
+    ("server.old", Kind.UNKNOWN, "a vLLM too old to be known: its answers may be of another shape",
+     "read the rows with care, or serve a newer release (python3 -m deploy releases)"),
     ("stream.broken", Kind.SERVER, "a streamed answer is not whole",
      "ask the server without the proxy in between; look at its log"),
     ("stream.no_usage", Kind.SERVER, "a stream ends without the usage that was asked for",
@@ -265,13 +267,19 @@ class Fault:
     mend: str
 
 
+def _right(key: str) -> str:
+    """From which release on a fault of patches/faults.toml is gone."""
+    (fault,) = (fault for fault in faults.load() if fault.key == key)
+    return f"right from vLLM {fault.right} on"
+
+
 FAULTS = (
     Fault(
         "the sparse indexer picks the wrong tokens",
         "what stands in a prompt is given back from 1,500 tokens and missed in more than 2,048; "
         "short tests, GSM8K among them, pass",
         ("text.needle_missed_past_2048",),
-        "vLLM issue 52109, PR 50455; right from 0.31.0 on",
+        f"vLLM issue 52109, PR 50455; {_right('indexer-layout')}",
         "patch 0004",
     ),
     Fault(
@@ -279,7 +287,7 @@ FAULTS = (
         "text, needles and drafts hold, and answers to hard questions are worse: no reason of this "
         "page tells it",
         (),
-        "vllm-ascend issue 14363 and sglang 23776 have the same slip; right from vLLM 0.30.0 on",
+        f"vllm-ascend issue 14363 and sglang 23776 have the same slip; {_right('expert-clamp')}",
         "patch 0006; python3 -m patches apply SITE_PACKAGES --check says whether a server has it, "
         "make accuracy how its answers score",
     ),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from patches import apply, faults, series, show
+from patches.audit import settings
 from patches.errors import PatchesError, TreeError
 from patches.loadcheck import check
 from patches.loadcheck.inside import LEVELS
@@ -92,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
         "--at-least", choices=LEVELS, default=LEVELS[0], help="exit 1 if the check gets less far"
     )
 
+    load_parser.add_argument(
+        "--speculative-config",
+        metavar="JSON",
+        help="what the server is given under this name (default: the recipe's)",
+    )
+
     commands.add_parser("audit", help="find what shared code reads and a platform's class lacks")
     commands.add_parser(
         "compile", help="compile the path's Triton kernels for the cards, without one"
@@ -109,7 +116,10 @@ def _show(loaded: series.Series, root: Path | None, form: str) -> int:
 
 
 def _load_check(loaded: series.Series, arguments: argparse.Namespace) -> int:
-    found = check.check(arguments.root, loaded)
+    given = settings.given(arguments.speculative_config)
+    # Imported late: the other commands need nothing of the recipe.
+    tables = [given] if given else importlib.import_module("deploy.recipe").load().drafts
+    found = check.check_each(arguments.root, loaded, tables)
     print(show.as_json(found.as_data()) if arguments.format == "json" else found.sentence())
     if not found.reached(arguments.at_least):
         return _fail(f"load check: {found.level}, asked for {arguments.at_least}", FAILED)

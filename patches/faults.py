@@ -5,7 +5,6 @@ whether such a plan is refused. That a patch of the series mends a fault stands 
 whether a tree carries the patch is the applier's to say.
 """
 
-import re
 import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
@@ -14,7 +13,7 @@ from pathlib import Path
 from patches.apply import PatchStatus
 from patches.errors import FaultsError
 from patches.series import Series
-from patches.tree import is_within
+from patches.tree import is_within, numbers
 
 FILE = Path(__file__).resolve().parent / "faults.toml"
 
@@ -116,7 +115,7 @@ def fitting(series: Series) -> tuple[str, ...]:
         for patch in series.patches
         for target in patch.targets
     ]
-    return tuple(sorted(set.intersection(*releases), key=_numbers))
+    return tuple(sorted(set.intersection(*releases), key=numbers))
 
 
 def way_out(series: Series, faults: Iterable[Fault] | None = None) -> str:
@@ -125,12 +124,8 @@ def way_out(series: Series, faults: Iterable[Fault] | None = None) -> str:
     rights = [fault.right for fault in (load() if faults is None else faults)]
     known = [right for right in rights if right is not None]
     ways = [f"vLLM {' or '.join(patched)} with the series"] if patched else []
-    ways += [f"vLLM {max(known, key=_numbers)} or later"] if len(known) == len(rights) else []
+    ways += [f"vLLM {max(known, key=numbers)} or later"] if len(known) == len(rights) else []
     return ", or ".join(ways) or "another release: none is known to be right"
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", release))
 
 
 def _fault(file: Path, key: str, table: object) -> Fault:

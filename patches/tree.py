@@ -83,7 +83,7 @@ def is_at_least(version: str, release: str) -> bool:
     match = re.match(r"(\d+(?:\.\d+)*)(.*)", version)
     if not match:
         return False
-    seen, wanted = _numbers(match[1]), _numbers(release)
+    seen, wanted = numbers(match[1]), numbers(release)
     is_final = not re.match(r"[.-]?(a|b|rc|dev)", match[2])
     return seen > wanted or (seen == wanted and is_final)
 
@@ -93,8 +93,9 @@ def is_within(version: str, since: str, until: str | None) -> bool:
     return is_at_least(version, since) and not (until and is_at_least(version, until))
 
 
-def _numbers(release: str) -> list[int]:
-    numbers = [int(number) for number in release.split(".")]
-    while numbers and numbers[-1] == 0:  # 0.28 and 0.28.0 are the same release
-        numbers.pop()
-    return numbers
+def numbers(release: str) -> list[int]:
+    """A release's number, to compare: 0.28 and 0.28.0 are the same."""
+    found = [int(number) for number in release.split(".")]
+    while found and found[-1] == 0:
+        found.pop()
+    return found

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from deploy import recipe, switches
+from deploy import facts, recipe, switches
 from deploy.files import why_not_writable, write_whole
 from deploy.recipe import RecipeError
 from healthcheck import settings
@@ -25,11 +25,12 @@ from healthcheck.smoke.run import OPTIONAL, run
 from healthcheck.smoke.target import BUDGET_S, Target
 from healthcheck.smoke.terminal import has_colour, table
 
-DESCRIPTION = """\
-Look once at a vLLM server (0.26 or later): does it listen, write, chat, stream, stop, sample and
-draft as it should, and how fast. It needs no health service; with --health that service's verdict
-is one more row. Rows that hold are "good"; exit code 0: all held, 1: something was bad, 2: it could
-not tell, or misuse. What was not judged is told, with the reason, and is no part of the verdict.
+DESCRIPTION = f"""\
+Look once at a vLLM server ({facts.oldest()} or later): does it listen, write, chat, stream, stop,
+sample and draft as it should, and how fast. It needs no health service; with --health that
+service's verdict is one more row. Rows that hold are "good"; exit code 0: all held, 1: something
+was bad, 2: it could not tell, or misuse. What was not judged is told, with the reason, and is no
+part of the verdict.
 """
 EPILOG = f"""\
 Against a CPU rehearsal the default is what takes seconds. Left to --full there:

@@ -6,14 +6,15 @@ import re
 import time
 from collections.abc import Iterator
 
+from deploy import facts
 from healthcheck.answers import Answer
 from healthcheck.client import Client
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, Stopped, fault
 from healthcheck.verdict import gate_limit_s
+from patches.tree import is_at_least
 
-OLDEST = (0, 26)
 MOST_TOKENS = 1 << 40  # no context is longer; what says so is not understood
 _POLL_S = 0.5
 _TELL_S = 5.0
@@ -72,8 +73,7 @@ def version(session: Session) -> Iterator[Check]:
         session.report.leave_out("version", "/version gives none")
         return
     session.report.vllm_version = seen
-    numbers = re.match(r"(\d{1,6})\.(\d{1,6})", seen)
-    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
+    if re.match(r"\d{1,6}\.\d{1,6}", seen) and not is_at_least(seen, facts.oldest()):
         yield fault("version", Outcome.UNKNOWN, "server.old", f"vLLM {seen}", answer.elapsed_s)
         return
     expected = target.profile.vllm_version

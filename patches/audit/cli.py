@@ -2,11 +2,10 @@
 
 import argparse
 import gc
-import json
 import sys
 from pathlib import Path
 
-from patches.audit import baseline, render
+from patches.audit import baseline, render, settings
 from patches.audit.audit import Report, Scope, audit, introduced, without
 from patches.audit.tree import MisuseError, open_tree
 
@@ -33,7 +32,8 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    scope = Scope(arguments.platform, arguments.arch, _speculative(arguments.speculative_config))
+    speculative = settings.given(arguments.speculative_config)
+    scope = Scope(arguments.platform, arguments.arch, speculative)
     known = baseline.load(arguments.baseline) if arguments.baseline else frozenset()
     old = audit(open_tree(arguments.since), scope) if arguments.since else None
     reports = [audit(open_tree(tree), scope) for tree in arguments.trees]
@@ -60,19 +60,6 @@ def _render(arguments: argparse.Namespace, reports: list[Report]) -> str:
         case "github":
             return render.as_github(reports)
     return render.as_table(reports, explain=arguments.explain)
-
-
-def _speculative(text: str | None) -> dict[str, object] | None:
-    """The JSON of --speculative-config, None when it is not given. Raises `MisuseError`."""
-    if text is None:
-        return None
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise MisuseError(f"--speculative-config {text}: not JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise MisuseError(f"--speculative-config {text}: not a JSON object; give vLLM's own value")
-    return given
 
 
 def _warn_of_stale(known: frozenset[str], reports: list[Report]) -> None:

@@ -6,6 +6,7 @@ the default of vLLM's ``SpeculativeConfig`` where nothing else of vLLM's configu
 
 import ast
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -20,6 +21,19 @@ _MODULE, _CLASS = "vllm.config.speculative", "SpeculativeConfig"
 _CONFIGURATION = "vllm/config"
 _SET_INSIDE = re.compile(r"\bself\.(\w+)(?:\s*:[^=\n]+)?\s*=(?!=)")
 _SET_OUTSIDE = re.compile(rf"\b{HOLDER}\.(\w+)\s*=(?!=)")
+
+
+def given(text: str | None) -> dict[str, object] | None:
+    """The JSON of --speculative-config, None when it is not given. Raises `MisuseError`."""
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MisuseError(f"--speculative-config {text}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise MisuseError(f"--speculative-config {text}: not a JSON object; give vLLM's own value")
+    return found
 
 
 class Settings:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from patches import faults, series
 from patches.tree import Tree, read_source
 
-RELEASES = ("0.27.0", "0.27.1")
-"""The releases whose path this is: the launches call their wrappers."""
+RELEASES = faults.fitting(series.load())
+"""The releases whose path this is, those that the series fits: the launches call their wrappers."""
 
 FILES = (
     "vllm/model_executor/kernels/mhc/triton.py",

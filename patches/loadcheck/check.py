@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,16 @@ class Loaded:
         return LEVELS.index(self.level) >= LEVELS.index(level)
 
 
-def check(root: Path, series: Series, environ: Mapping[str, str] = os.environ) -> Loaded:
+def check(
+    root: Path,
+    series: Series,
+    speculative: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+) -> Loaded:
     """Run the load check on the tree at `root`, with this interpreter and its packages.
+
+    `speculative` is the server's speculative configuration: the draft is loaded with it, and what
+    its options keep out of reach is not asked for.
 
     A machine that lacks something (torch, a library of the GPU's) lowers the level, which is no
     error. Raises `LoadCheckError` when the draft lacks an attribute that shared code reads, when
@@ -66,10 +74,11 @@ def check(root: Path, series: Series, environ: Mapping[str, str] = os.environ) -
     another class; and what `contract` raises.
     """
     package = find(root).package
-    asked = contract(open_tree(root), ARCHITECTURE, PLATFORM)
+    asked = contract(open_tree(root), ARCHITECTURE, PLATFORM, speculative)
     changed = {target.path for patch in series.patches for target in patch.targets}
     question = {
         "class": asked.class_name,
+        "speculative": dict(speculative),
         "items": [item.as_data() for item in asked.items],
         "sources": [str((package.parent / path).resolve()) for path in sorted(changed)],
     }
@@ -82,6 +91,14 @@ def check(root: Path, series: Series, environ: Mapping[str, str] = os.environ) -
         class_name=asked.class_name,
         read=tuple(answered["read"]),
         required=tuple(item.path for item in asked.items),
+    )
+
+
+def check_each(root: Path, series: Series, tables: Sequence[Mapping[str, Any]]) -> Loaded:
+    """The load check with each of the speculative configurations; the one that came least far."""
+    return min(
+        (check(root, series, table) for table in tables),
+        key=lambda found: LEVELS.index(found.level),
     )
 
 

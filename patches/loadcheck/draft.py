@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
+import sys
 import tempfile
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ def stand_on_cpu() -> None:
     import torch
 
     torch.cuda.Event = _NoEvent
+    torch.accelerator.empty_cache = lambda: None
     platforms: Any = importlib.import_module("vllm.platforms")
     if not platforms.current_platform.is_cpu():
         cpu = importlib.import_module("vllm.platforms.cpu")
@@ -45,6 +49,7 @@ def dispatch_to_amd() -> None:
     What the package imports is imported as on the CPU first; only the choice is made again.
     """
     package = importlib.import_module(_PACKAGE)
+    _import_rocm_platform()
     for name in ("dspark", "mtp"):
         importlib.import_module(f"{_PACKAGE}.amd.{name}")
     platform = type(importlib.import_module("vllm.platforms").current_platform)
@@ -54,6 +59,24 @@ def dispatch_to_amd() -> None:
         importlib.reload(package)
     finally:
         platform.is_rocm = original
+
+
+def _import_rocm_platform() -> None:
+    """Import vllm/platforms/rocm.py, as the AMD classes of later releases do.
+
+    It asks for the GPU's architecture, and for a library of operators, of which the wheel for the
+    CPU holds several by instruction set: a second registration of the same ones ends the process.
+    """
+    import torch
+
+    sys.modules.setdefault("vllm._C", types.ModuleType("vllm._C"))
+    card = types.SimpleNamespace(gcnArchName="gfx950", multi_processor_count=256, major=9, minor=5)
+    original = torch.cuda.get_device_properties
+    torch.cuda.get_device_properties = lambda *_: card
+    try:
+        importlib.import_module("vllm.platforms.rocm")
+    finally:
+        torch.cuda.get_device_properties = original
 
 
 def registered_class() -> Any:
@@ -81,7 +104,7 @@ def engine_config(model: str, speculative: dict[str, Any], **arguments: Any) -> 
 
 @contextlib.contextmanager
 def speculator(
-    model: str, sample_method: str, steps: int = 5, requests: int = 4
+    model: str, speculative: dict[str, Any], requests: int = 4
 ) -> Iterator[tuple[Any, Any]]:
     """The speculator that vLLM makes for an unquantized model, and a target for its draft.
 
@@ -91,16 +114,13 @@ def speculator(
     from vllm.config import set_current_vllm_config
     from vllm.v1.worker.gpu.spec_decode import init_speculator
 
-    speculative = {
-        "method": "dspark",
-        "num_speculative_tokens": steps,
-        "draft_sample_method": sample_method,
-    }
     config = engine_config(model, speculative, dtype="float32", max_num_seqs=requests)
     config.cache_config.cache_dtype = "fp8_ds_mla"  # what the AMD attention turns "fp8" into
     with set_current_vllm_config(config):
         _start_process_group()
-        made = init_speculator(config, torch.device("cpu"))
+        # Later releases hand it the runner's request states too, which a load does not read.
+        wanted = inspect.signature(init_speculator).parameters
+        made = init_speculator(config, torch.device("cpu"), *[None] * (len(wanted) - 2))
         text = config.model_config.hf_config
         yield made, _target(text.vocab_size, text.hidden_size)
 

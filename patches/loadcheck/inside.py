@@ -2,8 +2,8 @@
 
     python3 -m patches.loadcheck.inside ASKED ANSWERED
 
-Both are JSON files. ASKED: ``class``, ``items`` (see `patches.audit.contract.Item`) and
-``sources``, the files whose errors are the tree's own fault. ANSWERED: see `answer`.
+Both are JSON files. ASKED: ``class``, ``speculative``, ``items`` (`patches.audit.contract.Item`)
+and ``sources``, the files whose errors are the tree's own fault. ANSWERED: see `answer`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from patches.loadcheck import draft, tiny
 
 NOT_IMPORTED, IMPORTED, LOADED = LEVELS = ("not imported", "imported", "loaded")
 """How far the check came. Imported: the class came through registry and platform dispatch, and what
-a class has before it is made was read. Loaded: the speculator loaded it with dummy weights, for
-probabilistic sampling, and every attribute was read off the object."""
+a class has before it is made was read. Loaded: the speculator loaded it with dummy weights, and
+every attribute was read off the object."""
 
 _ABSENT = object()
 
@@ -60,7 +60,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     if found["faults"]:
         return found
     try:
-        loaded, target = _load()
+        loaded, target = _load(asked["speculative"])
     except Exception as error:  # the same
         return _stopped(found, error, asked, cls)
     found["level"] = LOADED
@@ -72,11 +72,11 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _load() -> tuple[Any, Any]:
-    """The draft that the speculator loaded for probabilistic sampling, and its target."""
+def _load(speculative: dict[str, Any]) -> tuple[Any, Any]:
+    """The draft that the speculator loaded with this configuration, and its target."""
     with tempfile.TemporaryDirectory() as folder:
         model = str(tiny.write_plain(Path(folder)))
-        with draft.speculator(model, "probabilistic") as (speculator, target):
+        with draft.speculator(model, speculative) as (speculator, target):
             speculator.load_model(target)
             return speculator.model, target
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deploy import recipe
 from patches import apply, series
 from patches.audit.contract import Item, contract
 from patches.audit.tree import MisuseError, open_tree
@@ -52,3 +53,17 @@ def test_a_check_that_would_prove_nothing_is_refused() -> None:
         contract(open_tree(vllm_trees.tree("0.27.1")), "NoDraft", "amd")
     with pytest.raises(MisuseError, match=f"{DSPARK} on amd: "):
         contract(open_tree(vllm_trees.tree("0.25.1")), DSPARK, "amd")
+
+
+@pytest.mark.parametrize("version", ["0.29.0", "0.32.0"])
+def test_what_the_recipes_options_keep_out_of_reach_is_not_asked_for(version: str) -> None:
+    """The recipe does not verify adaptively; a server that does is asked for the confidence head."""
+    tree = open_tree(vllm_trees.tree(version))
+    (table,) = recipe.load().drafts
+    for given, is_asked in (
+        (table, False),
+        ({**table, "enable_adaptive_verification": True}, True),
+    ):
+        items = {i.path: i for i in contract(tree, DSPARK, "amd", given).items if i.is_required}
+        assert ("compute_confidence" in items) is is_asked
+        assert ATTRIBUTE in items

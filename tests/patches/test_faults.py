@@ -141,20 +141,6 @@ def test_the_way_out_is_a_release_without_any() -> None:
     assert faults.way_out(LOADED, open_end) == "vLLM 0.27.0 or 0.27.1 with the series"
 
 
-def test_documents_send_nobody_to_a_release_with_a_fault() -> None:
-    """Where a remedy names a release to go to, it is the first without any."""
-    right = {fault.right for fault in faults.load()}
-    first = max(release for release in right if release is not None)
-    named = [
-        release
-        for name in ("README.md", "healthcheck/signatures.tsv", "healthcheck/reasons.py")
-        for release in re.findall(
-            r"use vLLM >= (\d+\.\d+)", (ROOT / name).read_text(encoding="utf-8")
-        )
-    ]
-    assert named and set(named) == {first.removesuffix(".0")}
-
-
 def test_the_health_service_tells_of_faults_what_the_table_tells() -> None:
     """Where its page names the patch of a fault, it names the release that is right, too."""
     told = {

@@ -28,7 +28,7 @@ _NEVER = 1e-7
 
 def load(model: str, sample_method: str) -> dict[str, Any]:
     """Load the draft through the real path and say what came of it."""
-    with amd.speculator(model, sample_method=sample_method) as (speculator, target):
+    with amd.speculator(model, amd_class_parts.drafts(sample_method)) as (speculator, target):
         try:
             speculator.load_model(target)
         except AttributeError as error:
@@ -64,7 +64,10 @@ def sample(
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 
     with (
-        amd.speculator(model, "probabilistic", steps, requests) as (speculator, target_model),
+        amd.speculator(model, amd_class_parts.drafts("probabilistic", steps), requests) as (
+            speculator,
+            target_model,
+        ),
         torch.inference_mode(),
     ):
         _provide_attribute()

@@ -20,6 +20,15 @@ from patches.loadcheck import draft as amd
 _UNWRITTEN = -99  # no slot, and not the padding's -1
 
 
+def drafts(sample_method: str, steps: int = 5) -> dict[str, Any]:
+    """A speculative configuration of DSpark."""
+    return {
+        "method": "dspark",
+        "num_speculative_tokens": steps,
+        "draft_sample_method": sample_method,
+    }
+
+
 def clamp(model: str) -> dict[str, Any]:
     """Run the AITER experts of a loaded model and say which clamp AITER's kernel is handed.
 
@@ -33,7 +42,7 @@ def clamp(model: str) -> dict[str, Any]:
     from vllm.model_executor.layers.fused_moe.oracle import mxfp4
     from vllm.utils.torch_utils import direct_register_custom_op
 
-    with amd.speculator(model, "greedy") as (speculator, target):
+    with amd.speculator(model, drafts("greedy")) as (speculator, target):
         speculator.load_model(target)
         moe = next(m.moe_config for m in speculator.model.modules() if hasattr(m, "moe_config"))
         scale = torch.ones(1)

@@ -26,7 +26,7 @@ def vllm_port(environ: Mapping[str, str]) -> Finding:
         check,
         "fail",
         f"VLLM_PORT={value}",
-        "vLLM reads it as a port and refuses (vLLM 0.27.1, envs.py); Kubernetes sets it for a"
+        "vLLM reads it as a port and refuses (vllm/envs.py); Kubernetes sets it for a"
         " Service called vllm",
         "rename the Service, or set enableServiceLinks: false in the pod; else unset it",
     )
