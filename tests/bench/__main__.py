@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.bench import (
     canary_cost,
+    commands,
     document,
     engine,
     explain_log,
@@ -35,6 +36,8 @@ FOLDER = REPOSITORY / "healthcheck/figures"
 PAGE = "FIGURES.md"
 RESULTS = "results.json"
 
+# They start servers of their own and take a quarter of an hour.
+COMMANDS: dict[str, Callable[[], Sequence[Figure]]] = {"commands": commands.measure}
 # By name, in the order in which they run. Nothing beside them must be heavy.
 ALONE: dict[str, Callable[[], Sequence[Figure]]] = {
     "canary-cost": canary_cost.measure,
@@ -64,13 +67,14 @@ ORDER = (
     "footprint",
     "canary-cost",
     "explain",
+    "commands",
 )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, write, and print what was seen."""
     args = _parser().parse_args(argv)
-    asked = args.only or [*ALONE, *REAL]
+    asked = args.only or [*COMMANDS, *ALONE, *REAL]
     if args.cheap:
         asked = [name for name in asked if name in ALONE]
     results = args.out / RESULTS
@@ -108,7 +112,7 @@ def _measure(asked: Sequence[str], keep: Callable[[Sequence[Figure], str], None]
         except (BenchError, AssertionError) as e:
             failed.append(f"{name}: {str(e).splitlines()[0]}")
 
-    for name, run in ALONE.items():
+    for name, run in (COMMANDS | ALONE).items():
         if name in asked:
             one(name, run)
     real = [name for name in REAL if name in asked]
@@ -138,7 +142,7 @@ def _tell(one: Figure) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = [*ALONE, *REAL]
+    names = [*COMMANDS, *ALONE, *REAL]
     parser = argparse.ArgumentParser(
         prog="python3 -m tests.bench", description=__doc__, allow_abbrev=False
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import __main__ as command
-from tests.bench import document, figure, svg
+from tests.bench import commands, document, figure, svg
 from tests.bench.figure import BenchError, Figure, Goal, Matrix, Strip
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -186,8 +186,24 @@ def test_results_say_where_they_were_measured() -> None:
 
 def test_figures_have_one_name_and_one_place(capsys: pytest.CaptureFixture[str]) -> None:
     """Every figure is in the page's order, and an unknown one is refused by exit code 2."""
-    assert set(command.ORDER) == {*command.ALONE, *command.REAL}
+    assert set(command.ORDER) == {*command.COMMANDS, *command.ALONE, *command.REAL}
     with pytest.raises(SystemExit) as ended:
         command.main(["--only", "nothing"])
     assert ended.value.code == 2
     assert "nothing" in capsys.readouterr().err
+
+
+def test_each_command_is_held_against_its_goal() -> None:
+    """By the median of its runs; the raw times stay."""
+    times = iter([481.0, 170.0, 50.0, 90.0, 55.0, 19.0, 18.0, 30.0])
+    (one,) = commands.measure(lambda _: next(times))
+    assert [goal.met for goal in one.goals] == [False, True, True, True]
+    assert one.raw["make smoke-test"] == [50.0, 90.0, 55.0]
+    assert one.rows[2] == ("make smoke-test", "3", "55 s", "50, 90, 55")
+
+
+def test_a_command_that_ends_otherwise_is_no_figure() -> None:
+    """What should work and fails is one line with the end of what it said."""
+    with pytest.raises(BenchError, match="no such thing: exit code 2; it ends: make: .*no-such"):
+        commands.run(commands.Command("no such thing", "no-such", 1.0))
+    assert commands.run(commands.Command("meant to", "no-such", 1.0, fails=True)) > 0
