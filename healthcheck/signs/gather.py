@@ -137,6 +137,7 @@ class Gatherer:
         cards: Cards | None = None,
         cgroup: Path | None = None,
         before: tuple[Ended, ...] = (),
+        read: Callable[[int], Stat | None] = stat,
     ) -> None:
         self._root = psutil.Process(root)
         self._clock = clock
@@ -150,6 +151,7 @@ class Gatherer:
         self._looked_at = self._started
         self._compilers_since: dict[str, float] = {}
         self._ended = before
+        self._read = read
 
     @property
     def watched(self) -> Mapping[int, str]:
@@ -174,7 +176,7 @@ class Gatherer:
         family = self._family()
         seen: dict[int, tuple[psutil.Process, str, Stat]] = {}
         for process in family:
-            line = stat(process.pid)
+            line = self._read(process.pid)
             if line is not None:
                 seen[process.pid] = (process, self._name(process), line)
         for pid in [p for p in self._known if p not in seen or seen[p][2].state in ENDED]:

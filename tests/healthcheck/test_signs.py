@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 
 from healthcheck.signs import file, gather, memory
 from healthcheck.signs.cards import Cards
-from healthcheck.signs.gather import Gatherer
+from healthcheck.signs.gather import Gatherer, Stat
 from healthcheck.signs.model import (
     LIMIT_BYTES,
     NAME,
@@ -112,6 +113,38 @@ def test_a_stopped_process_is_seen_and_one_that_goes_on(tmp_path: Path) -> None:
         assert by_name(again)["EngineCore"].still_since is None
         os.kill(core.pid, signal.SIGCONT)
         until(lambda: not by_name(gatherer.look())["EngineCore"].stopped)
+
+
+@pytest.mark.parametrize(
+    ("change", "still"),
+    [
+        (lambda line, look: line, True),
+        (lambda line, look: replace(line, faults=line.faults + 2 * look), True),
+        (lambda line, look: replace(line, faults=line.faults + 3 * look), False),
+        (lambda line, look: replace(line, state="D"), False),
+        (lambda line, look: replace(line, state="R"), False),
+        (lambda line, look: replace(line, cpu_s=0.09 * look), True),
+        (lambda line, look: replace(line, cpu_s=0.11 * look), False),
+    ],
+)
+def test_who_is_swapped_out_or_works_a_little_is_not_still(
+    tmp_path: Path, change: Callable[[Stat, int], Stat], still: bool
+) -> None:
+    """Looks two seconds apart by a clock of the test's own, at a sleeping process whose line of
+    /proc is changed: pages that are read, a wait for a disk, a twentieth of a core."""
+    with server("exec -a VLLM::EngineCore sleep 600 &") as started:
+        seconds = itertools.count(0.0, 2.0)
+        look = -1
+
+        def read(pid: int) -> Stat | None:
+            line = gather.stat(pid)
+            return None if line is None else change(line, look)
+
+        gatherer = Gatherer(started.pid, lambda: next(seconds), cgroup=tmp_path, read=read)
+        until(lambda: "EngineCore" in by_name(gatherer.look()))
+        for look in range(3):  # noqa: B007 - what `read` sees
+            seen = by_name(gatherer.look())["EngineCore"]
+        assert (seen.still_since is not None) is still
 
 
 def test_compilers_are_named_with_their_cpu(tmp_path: Path) -> None:

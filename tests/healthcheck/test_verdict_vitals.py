@@ -234,6 +234,24 @@ def test_cards_that_were_at_work_and_rest_hold_no_deadlock_up() -> None:
     assert machine.codes == ["progress.deadlock"]
 
 
+def test_one_reading_makes_no_deadlock() -> None:
+    """After five seconds of a question the first look waits for the second, a second later."""
+    machine = ready()
+    asked = machine.outstanding(machine.now)
+    for after, state in ((5.0, State.READY), (1.0, State.NOT_READY)):
+        seen = signs(machine.now + after, still=1.0)
+        assert machine.see(after=after, metrics=metrics(), outstanding=asked, signs=seen) is state
+
+
+def test_a_prefill_on_the_card_is_not_suspected() -> None:
+    """Its worker sleeps in the driver: no sooner look, and no question before half the budget."""
+    machine = ready()
+    for _ in range(5):
+        machine.see(metrics=WORKS, signs=busy_cards(machine.now + 5))
+        assert machine.pause == 5
+        assert machine.wanted() is None
+
+
 def test_a_step_takes_the_deadlock_back() -> None:
     """It moves again, and a generation passes: READY, by the rules of every recovery."""
     machine = ready()
@@ -251,6 +269,23 @@ def test_a_rank_asleep_among_working_ones_is_named() -> None:
     asks(machine, lambda at: signs(at, still=still, names=RANKS), WORKS, 90)
     assert machine.codes == ["progress.none", "progress.rank_asleep"]
     assert machine.memory.notes[1].detail == "Worker_TP1; at work: Worker_TP0"
+
+
+def test_a_rank_that_waits_for_a_disk_does_not_work() -> None:
+    """Beside it others may sleep: that is said of the disk, not of the ranks."""
+    machine = ready()
+    still, disk = {"EngineCore": 1.0, "Worker_TP1": 1.0}, {"Worker_TP0": ("D", 1.0)}
+    asks(machine, lambda at: signs(at, still=still, names=RANKS, states=disk), WORKS, 90)
+    assert machine.codes == ["progress.none"]
+
+
+def test_a_stop_in_the_gate_is_named() -> None:
+    """It is not ready anyway, and the reason says who is stopped."""
+    machine = Machine()
+    machine.to_smoke()
+    stop = signs(machine.now + 5, states={"Worker": ("T", 1.0)})
+    assert machine.see(metrics=metrics(), signs=stop) is State.SMOKE
+    assert machine.codes == ["process.stopped"]
 
 
 def test_a_stall_says_what_the_processes_do() -> None:
