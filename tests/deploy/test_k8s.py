@@ -400,7 +400,7 @@ def test_the_job_fills_the_servers_claim_by_the_servers_image() -> None:
 
 @pytest.mark.parametrize("folder", RENDERED)
 def test_probes_are_wired_as_the_contract_says(folder: str) -> None:
-    """Start-up and liveness of the server ask the sidecar; readiness is the sidecar's own."""
+    """Start-up, liveness and readiness of the server ask the sidecar, whose own is that it turns."""
     health = RECIPE.ports.health
     wired = {
         (p.container, p.kind): (p.port, p.path, p.period_s, p.failure_threshold, p.timeout_s)
@@ -409,7 +409,7 @@ def test_probes_are_wired_as_the_contract_says(folder: str) -> None:
     assert wired == {
         ("server", "startup"): (health, "/startupz", 10, 720, 3),
         ("server", "liveness"): (health, "/livez/engine", 15, 8, 5),
-        ("health", "readiness"): (health, "/readyz", 5, 3, 3),
+        ("server", "readiness"): (health, "/readyz", 5, 3, 3),
         ("health", "liveness"): (health, "/livez", 15, 4, 5),
     }
 
@@ -621,7 +621,7 @@ def test_a_slow_start_is_waited_for(folder: str) -> None:
     node = Script(folder, *states).run(1900)
     assert node.pod_ready and node.restarts("server") == 0
     assert 1830 <= node.when("server", "started")[0] <= 1840
-    assert 1830 <= node.when("health", "ready")[0] <= 1835
+    assert 1830 <= node.when("server", "ready")[0] <= 1835
 
 
 def test_a_start_over_its_budget_is_given_up() -> None:
@@ -647,8 +647,8 @@ def test_not_ready_takes_the_pod_out_of_rotation_and_restarts_nothing() -> None:
     """Fifteen seconds of NOT_READY end the traffic; recovery brings it back."""
     states = ((0, State.READY), (100, State.NOT_READY), (400, State.READY))
     node = Script("overlays/mi355x", *states).run(420)
-    assert node.when("health", "unready") == [110.0]
-    assert node.when("health", "ready")[-1] == 400.0
+    assert node.when("server", "unready") == [110.0]
+    assert node.when("server", "ready")[-1] == 400.0
     assert node.restarts("server") == 0 and node.pod_ready
 
 
@@ -689,7 +689,7 @@ def test_the_rendered_arguments_start_the_real_service(tmp_path: Path) -> None:
             expected = {
                 ("server", "startup"): False,
                 ("server", "liveness"): True,
-                ("health", "readiness"): False,
+                ("server", "readiness"): False,
                 ("health", "liveness"): True,
             }
             # Each probe has a time-out of its own, so a slow machine may miss one.
