@@ -29,7 +29,7 @@ from deploy.rehearsal.weights import Tensor, Weights, bits_of, normalised, ones,
 from patches.loadcheck import tiny
 
 #: As `models.CONTENT_DIGEST`.
-CONTENT_DIGEST = "f45865e3ee9e9c6888573ad2341924ed7c7bc64c33f5193ee74a5a11d1dabaed"
+CONTENT_DIGEST = "020d2a057e9964500825875d7c15869e511c50974c7ef73613cb419ece51f49d"
 
 RATIOS = (0, 4, 128)
 """Tokens in a compressed row of each target layer; 0 has no compressor."""
@@ -90,7 +90,7 @@ def _config() -> dict[str, Any]:
         "hidden_size": HIDDEN,
         "index_head_dim": _INDEX_DIM,
         "index_n_heads": _INDEX_HEADS,
-        "index_topk": 64,
+        "index_topk": 16,
         "intermediate_size": _INTERMEDIATE,
         "max_position_embeddings": POSITIONS,
         "moe_intermediate_size": _INTERMEDIATE,

@@ -32,10 +32,14 @@ _OWN = ("REHEARSAL_FAULT", "REHEARSAL_ARCH")
 
 @dataclass(frozen=True)
 class RehearsalEnvironment:
-    """Variables to add and folders to put on PYTHONPATH; flags and all else are the recipe's."""
+    """Variables to add and folders to put on PYTHONPATH; flags and all else are the recipe's.
+
+    `lacks` names the file of the one patch that the tree is without, "" for the whole series.
+    """
 
     pythonpath: tuple[Path, ...]
     additions: Mapping[str, str] = field(default_factory=dict)
+    lacks: str = ""
 
     @property
     def tree(self) -> Path:
@@ -91,6 +95,7 @@ def prepare(
     Raises RehearsalError; an unknown fault is refused before anything is written.
     """
     fault = check_fault(fault, profile)
+    lacks = ""
     additions = {
         # vLLM inspects a model class in a process of its own, once per cache: seconds per start.
         "VLLM_CACHE_ROOT": str(cache / "vllm-cache"),
@@ -98,12 +103,12 @@ def prepare(
     }
     if profile == AMD:
         # The real class loses its attribute with the patch that gives it; nothing is to be armed.
-        without = _ATTRIBUTE_PATCH if fault == DROP_DRAFT_ATTRIBUTE else ""
-        tree = publish_tree(cache, patched=patched, without=without)
+        lacks = _ATTRIBUTE_PATCH if fault == DROP_DRAFT_ATTRIBUTE else ""
+        tree = publish_tree(cache, patched=patched, without=lacks)
         home = publish_checkpoint(cache / "models")
         additions["REHEARSAL_ARCH"] = arch
         path: tuple[Path, ...] = (tree, SHIM, ROOT)
-        fault = None if without else fault
+        fault = None if lacks else fault
     else:
         tree = publish_tree(cache, patched=patched)
         home = publish_models(cache / "models") / (fault if fault in VARIANTS else HEALTHY)
@@ -111,7 +116,7 @@ def prepare(
     additions["REHEARSAL_HOME"] = str(home)
     if fault:
         additions["REHEARSAL_FAULT"] = fault
-    return RehearsalEnvironment(path, additions)
+    return RehearsalEnvironment(path, additions, lacks)
 
 
 def _checked(setting: str, kind: str, value: str | None, legal: tuple[str, ...]) -> str | None:

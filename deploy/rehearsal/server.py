@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from deploy import recipe
+from deploy import plan, recipe
 from deploy.environment import cache_dir
 from deploy.rehearsal.environment import AMD, check_arch, check_fault, prepare
 from deploy.rehearsal.errors import RehearsalError
@@ -45,6 +45,11 @@ def serve(name: str, host: str | None, port: int | None, environ: Mapping[str, s
     print(f"rehearsal: fault {fault or 'none'}", file=sys.stderr, flush=True)
     flags = _flags(host, port)
     variables = environment.over(environ) | {"DSPARK_PROFILE": name}
+    if environment.lacks:
+        # The entrypoint would refuse that tree, and what is to be seen is how vLLM ends.
+        print(f"rehearsal: without {environment.lacks}", file=sys.stderr, flush=True)
+        made = plan.make(profile, flags, variables)
+        os.execve(sys.executable, made.exec_argv(sys.executable), {**variables, **made.env})
     os.execve(sys.executable, [sys.executable, str(ENTRYPOINT), *flags], variables)
 
 

@@ -193,6 +193,7 @@ def test_the_amd_classes_are_stood_up_for_their_profile_only(tmp_path: Path) -> 
     without = prepare(tmp_path, "drop-draft-attribute", profile=AMD)
     assert without.tree != stood.tree
     assert "REHEARSAL_FAULT" not in without.additions
+    assert (stood.lacks, without.lacks) == ("", "0001-rocm-dspark-draft-id-to-target-id.patch")
     draft = "vllm/models/deepseek_v4/amd/dspark.py"
     told = [(e.tree / draft).read_text().count("draft_id_to_target_id") for e in (stood, without)]
     assert told[0] > told[1] == 0

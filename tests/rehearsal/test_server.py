@@ -227,14 +227,6 @@ def wait_for_log(server: RehearsalServer, text: str) -> None:
     assert text in server.log_text(), server.log_end()
 
 
-def test_drop_draft_attribute_dies_with_the_cause(tmp_path: Path) -> None:
-    """Without the attribute the start fails as PR 51145 says, on a class that DSpark names."""
-    with RehearsalServer(tmp_path / "log", fault="drop-draft-attribute", wait=False) as server:
-        assert server.wait_exit() != 0
-    cause = r"AttributeError: 'DSpark\w+' object has no attribute 'draft_id_to_target_id'"
-    assert re.search(cause, server.log_text())
-
-
 def test_raise_in_draft_ends_the_engine(tmp_path: Path) -> None:
     """The server gets ready; the first request fails, and the engine is dead for good."""
     with RehearsalServer(tmp_path / "log", fault="raise-in-draft") as server:

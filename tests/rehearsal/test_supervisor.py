@@ -13,15 +13,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
+from deploy.rehearsal.environment import AMD
 from deploy.rehearsal.supervisor import LOGS, free_port
 from healthcheck.signs import file
 from healthcheck.signs.model import NAME
+from patches.loadcheck.card import CARDS
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # A start is half a minute of imports on idle cores, several times that on busy ones.
 PATIENCE_S = 500.0
+MISSING = "dspark.missing_d2t_attr"
 
 
 def command(*words: str, **environ: str) -> subprocess.Popen[str]:
@@ -67,17 +71,57 @@ def test_the_smoke_test_holds_on_real_vllm(tmp_path: Path) -> None:
     assert {"APIServer", "EngineCore", "Worker"} <= {p.name for p in signs.processes}
 
 
+@pytest.mark.prove
+@pytest.mark.real
+@pytest.mark.parametrize("arch", CARDS)
+def test_the_smoke_test_holds_on_the_amd_classes(arch: str, tmp_path: Path) -> None:
+    """The same through the AMD target and draft, with the flags of the cards; every row good."""
+    report = tmp_path / "report.json"
+    process = command("smoke", "--profile", AMD, "--json", str(report), REHEARSAL_ARCH=arch)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    data = json.loads(report.read_text("utf-8"))
+    assert data["verdict"] == "good"
+    assert {"ready", "sampling", "chat", "acceptance"} <= {c["name"] for c in data["checks"]}
+
+
 @pytest.mark.real
 def test_the_missing_attribute_is_named_and_not_its_wrapper(tmp_path: Path) -> None:
-    """Exit 1; table and report carry dspark.missing_d2t_attr from the worker's line."""
+    """Without patch 0001 the real start of the AMD classes ends as PR 51145 says. The smoke test,
+    exit 1, its report, `explain` and the health service all name it, from the worker's line."""
     report = tmp_path / "report.json"
-    process = command("smoke", "--json", str(report), REHEARSAL_FAULT="drop-draft-attribute")
+    process = command(
+        *("smoke", "--profile", AMD, "--json", str(report)),
+        REHEARSAL_FAULT="drop-draft-attribute",
+    )
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
-    assert "cause: dspark.missing_d2t_attr in Worker" in output
+    assert f"cause: {MISSING} in Worker" in output
     cause = json.loads(report.read_text("utf-8"))["cause"]
-    assert cause["id"] == "dspark.missing_d2t_attr"
-    assert "draft_id_to_target_id" in cause["evidence"][0]["text"]
+    assert cause["id"] == MISSING
+    assert cause["evidence"][0]["text"].endswith(
+        "AttributeError: 'DSparkDeepseekV4ForCausalLM' object has no attribute "
+        "'draft_id_to_target_id'"
+    )
+    log = LOGS / "server.log"
+    assert "rehearsal: without 0001-rocm-dspark-draft-id" in log.read_text("utf-8")
+    explained = subprocess.run(
+        [sys.executable, "-m", "healthcheck", "explain", "--format", "json", str(log)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert json.loads(explained.stdout)["cause"]["id"] == MISSING, explained.stdout
+    port = free_port()
+    watching = [sys.executable, "-m", "healthcheck", "serve", "--profile", AMD, "--port", str(port)]
+    watching += ["--target", f"http://127.0.0.1:{free_port()}", "--log", str(log), "--drain", "0"]
+    with subprocess.Popen(watching, cwd=ROOT, stdout=subprocess.DEVNULL) as health:
+        try:
+            report_of = f"http://127.0.0.1:{port}/report"
+            until(lambda: MISSING in requests.get(report_of, timeout=PATIENCE_S).text)
+        finally:
+            health.terminate()
 
 
 @pytest.mark.real

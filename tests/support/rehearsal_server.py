@@ -13,6 +13,7 @@ from typing import Self
 import psutil
 import requests
 
+from deploy.rehearsal.environment import DEFAULT_ARCH, QWEN
 from deploy.rehearsal.supervisor import free_port
 from tests.support.waiting import until
 
@@ -32,7 +33,8 @@ class RehearsalServer:
     """``python3 -m deploy.rehearsal serve`` as a process group of its own, with its log in a file.
 
     Entering waits until the server answers or ends; ``wait=False`` only starts it. ``trigger`` is
-    the file that REHEARSAL_TRIGGER names, ``key`` what it asks its clients for.
+    the file that REHEARSAL_TRIGGER names, ``key`` what it asks its clients for, ``profile`` and
+    ``arch`` choose the AMD classes.
     Leaving stops every process, stopped ones included, with `grace_s` seconds to do it by itself.
     """
 
@@ -44,6 +46,8 @@ class RehearsalServer:
         trigger: Path | None = None,
         port: int | None = None,
         key: str | None = None,
+        profile: str = QWEN,
+        arch: str = DEFAULT_ARCH,
         wait: bool = True,
         grace_s: float = _GRACE_S,
     ) -> None:
@@ -53,12 +57,15 @@ class RehearsalServer:
         self._fault = fault
         self._trigger = trigger
         self._key = key
+        self._profile = profile
+        self._arch = arch
         self._wait = wait
         self._grace_s = grace_s
         self._family: set[psutil.Process] = set()
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "deploy.rehearsal", "serve", "--port", str(self.port)]
+        command = [sys.executable, "-m", "deploy.rehearsal", "serve", "--profile", self._profile]
+        command += ["--port", str(self.port)]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,
@@ -188,6 +195,7 @@ class RehearsalServer:
 
     def _environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("REHEARSAL_")}
+        kept["REHEARSAL_ARCH"] = self._arch
         if self._fault:
             kept["REHEARSAL_FAULT"] = self._fault
         if self._trigger:
