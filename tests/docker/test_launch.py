@@ -14,6 +14,11 @@ from types import ModuleType
 
 import pytest
 
+from healthcheck.flights import told
+from healthcheck.flights.model import listed
+from tests.support.made_flights import tell
+from tests.support.waiting import PATIENCE_S, until
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker" / "launch.py"
 
@@ -290,3 +295,19 @@ def test_a_provenance_that_cannot_be_copied_costs_no_server(
     module().show_provenance(source, tmp_path / "log")
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert [path.name for path in (tmp_path / "log").iterdir()] == ["provenance.json"]
+
+
+def test_a_stuck_server_is_recorded_before_its_end(tmp_path: Path) -> None:
+    """SIGTERM reaches a server of which the health service says that it is stuck, after its stacks
+    are taken; its code counts as ever."""
+    log = tmp_path / "server.log"
+    script = "trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done"
+    process = launch("sh", "-c", script, DSPARK_LOG=str(log))
+    until(told.file(log).parent.exists)
+    tell(log)
+    until(lambda: listed(tmp_path / "flights"))
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3
+    assert {flight.why for flight in listed(tmp_path / "flights")} == {"NOT_READY", "SIGTERM"}
+    assert all(line.startswith("flights: ") for line in errors.splitlines())

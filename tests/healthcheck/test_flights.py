@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 
 from deploy.redaction import Redaction
+from healthcheck import page, report
 from healthcheck.flights import lines, main, model, recorder, stacks, told, waits
 from healthcheck.flights.beside import beside
 from healthcheck.flights.model import Frame, Stack, Thread
 from healthcheck.flights.recorder import Recorder
-from healthcheck.loop import Snapshot
-from healthcheck.reasons import Note
 from healthcheck.signs.file import boot
 from healthcheck.signs.model import Process, Signs
-from healthcheck.verdict import SURFACES, State, Transition, Verdict, begin
+from healthcheck.verdict import State
 from healthcheck.worker import Worker
 from tests.support import tools
+from tests.support.made_flights import snapshot, tell
 from tests.support.waiting import PATIENCE_S, until
 
 KEY = "a-key-of-the-test-0123456789"
@@ -89,23 +89,6 @@ def signs_of(*processes: tuple[str, int]) -> tuple[Signs, ...]:
     """One look at processes of these names and ids."""
     shown = tuple(Process(name, pid, "S", 0.0, None, 1.0, 1, 1) for name, pid in processes)
     return (Signs(time.monotonic(), 0.0, boot(), shown),)
-
-
-def snapshot(state: State, *codes: str, at: float | None = None) -> Snapshot:
-    """The verdict at a moment, of a service that has seen one change."""
-    now = time.monotonic() if at is None else at
-    notes = tuple(Note(code, "61 s") for code in codes)
-    memory = replace(begin(now), timeline=(Transition(now - 5, state, codes[0] if codes else ""),))
-    return Snapshot(memory, Verdict(state, 0.0, notes, SURFACES[state], None), now, 1)
-
-
-def tell(log: Path, state: State = State.NOT_READY, code: str = "progress.none") -> None:
-    """The health service's file, as it writes it."""
-    said: list[str] = []
-    worker = Worker("told")
-    told.Teller(log, lambda: snapshot(state, code), worker, said.append).turn()
-    worker.do(lambda: None).result(PATIENCE_S)
-    assert said == []
 
 
 @contextlib.contextmanager
@@ -318,10 +301,12 @@ def test_an_archive_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_verdict_that_wavers_pushes_nothing_out(log: Path) -> None:
     """Told again within a minute the same state is not recorded again; another one is."""
-    with running(HANGS) as process, recorded(process, log):
+    with running(HANGS) as process, recorded(process, log) as made:
         tell(log)
         until(lambda: archives(log))
         tell(log)
+        again = told.file(log).stat()
+        until(lambda: made._seen == (again.st_ino, again.st_mtime_ns))
         tell(log, State.STALLED, "progress.stalled")
         until(lambda: len(archives(log)) == 2)
         assert [f.why for f in archives(log)] == ["STALLED", "NOT_READY"]
@@ -658,3 +643,23 @@ def test_names_of_archives() -> None:
     assert model.flight(Path("server.log")) is None
     with pytest.raises(ValueError, match="/"):
         model.name_of(at, "STALLED", "../etc")
+
+
+def test_report_and_page_name_the_last_one(tmp_path: Path) -> None:
+    """Its path, what it was made for, the reason and the time; none where there is none."""
+    at = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
+    folder = tmp_path / "flights"
+    folder.mkdir()
+    assert told.Flights(tmp_path / "server.log").last(0.0) is None
+    for day in (1, 31):
+        name = model.name_of(at.replace(day=day), "STALLED", "progress.stalled")
+        (folder / name).touch()
+    shown = report.flight_as_json(told.Flights(tmp_path / "server.log").last(0.0))
+    assert shown == {
+        "path": str(folder / "20260131T235959Z.STALLED.progress.stalled.json.gz"),
+        "why": "STALLED",
+        "reason": "progress.stalled",
+        "at": "2026-01-31T23:59:59+00:00",
+    }
+    assert all(word in page._flight(shown) for word in shown.values())
+    assert page._flight(report.flight_as_json(None)) == ""
