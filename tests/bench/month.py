@@ -411,7 +411,8 @@ def _figure(seen: Seen, wedges: list[Wedge]) -> Figure:
             "A server whose /metrics fails for longer than evidence_max_age_s, and which answers no "
             "canary meanwhile because a lone prefill holds it, is called NOT_READY although it "
             "works. Scrape failures in these days are shorter. Nor are expositions from a cache "
-            "laid over lone prefills, compile stalls and saturation.",
+            "laid over lone prefills, stalls, saturation and the two minutes after a stall: who is "
+            "out by contract stays out while /metrics does not count its answers.",
         ),
         raw={
             "false_alarms": seen.false_alarms[:20],

@@ -94,6 +94,8 @@ WORK = {
 
 # In these no engine makes a step, however much waits.
 STANDING = (Kind.STALL, Kind.COMPILER, Kind.SWAPPED)
+# For so long after such a spell /metrics is no cache's: the verdict recovers by what it counts.
+UNCACHED_S = 120.0
 # While nothing answers us, an exposition from a cache cannot be told from a wedge.
 CACHEABLE = (Kind.IDLE, Kind.LIGHT, Kind.BUSY)
 
@@ -245,6 +247,7 @@ class Server:
         self._shows_cards = seed % 4 < 2
         self.signs_fail = True  # now and then nothing is seen of them
         self._wedging: tuple[float, str | None, bool] | None = None
+        self._stood_at = -math.inf
         self._stops_at: dict[str, float] = {}
         self._works_at: dict[str, float] = {}
         self._began = 0.0
@@ -317,6 +320,8 @@ class Server:
     def _pass(self, seconds: float) -> None:
         self.now += seconds
         self._left_s -= seconds
+        if self.kind in STANDING:
+            self._stood_at = self.now
         if self._ours is not None:
             self._ours.left_s -= seconds * self._pace(self._ours.engine)
         for name, state in self.engines.items():
@@ -524,7 +529,8 @@ class Server:
             return Failure(FailureKind.TIMEOUT, "simulated", PROBE_TIMEOUT_S)
         if self._blind.at(self.now):
             return Failure(FailureKind.MALFORMED, "/metrics answered 500")
-        if self._cached.at(self.now) and self.kind in CACHEABLE and self._shown_before:
+        cached = self._cached.at(self.now) and self.kind in CACHEABLE
+        if cached and self.now - self._stood_at > UNCACHED_S and self._shown_before:
             return self._shown_before
         shown = tuple(self._shown(n) for n in self.engines)
         self._shown_before = Exposition(self._start, shown)
