@@ -51,7 +51,7 @@ NOT_ON_CPU: Mapping[str, str] = {
     ),
     **dict.fromkeys(("ckpt.weight_key", "kvquant.uncalibrated"), _WEIGHTS),
     "dspark.wrong_runner": "vLLM 0.27.1 has no such line; the drill of missing_hook is its place",
-    "dspark.pp": "a worker of a second pipeline stage writes it: two more imports of vLLM",
+    "dspark.pp": "a worker of a second pipeline stage writes it: the drills have one",
     "docker.render_group": "the Docker engine writes it, before a server starts",
     **dict.fromkeys(
         ("fs.no_space", "fs.full", "shm.insufficient", "shm.full", "shm.bus_error"),

@@ -23,7 +23,7 @@ from patches.loadcheck.card import CARDS
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-# A start is half a minute of imports on idle cores, several times that on busy ones.
+# A start is ten seconds on idle cores, several times that on busy ones.
 PATIENCE_S = 500.0
 MISSING = "dspark.missing_d2t_attr"
 

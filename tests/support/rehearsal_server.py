@@ -23,7 +23,7 @@ MODEL = "rehearsal"
 ENGINE_CORE = "VLLM::EngineCore"
 WORKER = "VLLM::Worker"
 
-# A start is 20-40 s of imports on two idle cores; on a busy machine it may be several times that.
+# A start is ten seconds on two idle cores; on a busy machine it may be several times that.
 _READY_DEADLINE = 400.0
 # What a server may take to stop by itself before it is killed, and then to be gone.
 _GRACE_S = 30.0
