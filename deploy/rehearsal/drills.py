@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy import plan, recipe
+from deploy import facts, plan, recipe
 from deploy.rehearsal.environment import QWEN, prepare
 from deploy.rehearsal.errors import RehearsalError
 
@@ -56,6 +56,14 @@ class Drill:
     signature: str
     kind: str
     change: Callable[[Setting], Change]
+    where: str | None = None
+    unless: str | None = None
+
+    def is_of(self, version: str) -> bool:
+        """Whether a release fails so: where the fact `where` holds, and `unless` does not."""
+        if self.where and not facts.holds(self.where, version):
+            return False
+        return not (self.unless and facts.holds(self.unless, version))
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,10 @@ def _small_k(at: Setting) -> Change:
     return Change(speculative={"model": str(draft), "num_speculative_tokens": 3})
 
 
+def _v1_runner(_: Setting) -> Change:
+    return Change(environ={"VLLM_USE_V2_MODEL_RUNNER": "0"})
+
+
 def _copy(model: Path, folder: Path) -> Path:
     shutil.copytree(model, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
     folder.chmod(0o755)  # published models may not be written to
@@ -116,14 +128,11 @@ _KV_SPACE = ("VLLM_CPU_KVCACHE_SPACE",)
 DRILLS = (
     Drill("config.bad_flag", SERVE, lambda _: Change(("--no-such-flag", "3"))),
     Drill("config.port_in_use", SERVE, lambda at: Change(("--port", str(at.taken_port)))),
-    Drill("dspark.k_below_block", SERVE, _small_k),
+    Drill("dspark.k_below_block", SERVE, _small_k, where="k-below-block-refused"),
     Drill("probe.killed", SERVE, lambda _: Change(stop_at="non-default args")),
-    # The V1 runner takes the draft for one of its own kind.
-    Drill(
-        "dspark.missing_hook",
-        ENGINE,
-        lambda _: Change(environ={"VLLM_USE_V2_MODEL_RUNNER": "0"}),
-    ),
+    # The V1 runner takes the draft for one of its own kind, or refuses it.
+    Drill("dspark.missing_hook", ENGINE, _v1_runner, unless="v1-refuses-dspark"),
+    Drill("dspark.wrong_runner", ENGINE, _v1_runner, where="v1-refuses-dspark"),
     Drill(
         "dspark.missing_d2t_attr",
         ENGINE,
@@ -149,7 +158,8 @@ def run(cache: Path, folder: Path, environ: Mapping[str, str], names: Iterable[s
 
     Raises RehearsalError for an unknown name or a runner that does not do its work.
     """
-    known = {drill.signature: drill for drill in DRILLS}
+    profile = recipe.load().profile(QWEN)
+    known = {drill.signature: drill for drill in DRILLS if drill.is_of(profile.vllm_version)}
     chosen = []
     for name in list(names) or known:
         if name not in known:
@@ -164,7 +174,7 @@ def run(cache: Path, folder: Path, environ: Mapping[str, str], names: Iterable[s
         raise RehearsalError(f"--out {folder}: {e.strerror}: give a folder for logs") from e
     around = prepare(cache).over(environ)
     # Any free port: a server on the recipe's must not be what a drill fails of.
-    made = plan.make(recipe.load().profile(QWEN), ("--port", "0"), around)
+    made = plan.make(profile, ("--port", "0"), around)
     home = Path(around["REHEARSAL_HOME"])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

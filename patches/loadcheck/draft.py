@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import sys
 import tempfile
@@ -41,6 +42,7 @@ def stand_on_cpu() -> None:
     # vLLM inspects a model's class in a process of its own, which would look for a platform again.
     registry: Any = importlib.import_module("vllm.model_executor.models.registry")
     registry._run_in_subprocess = lambda inspect: inspect()
+    _import_rocm_platform()
 
 
 def dispatch_to_amd() -> None:
@@ -49,7 +51,6 @@ def dispatch_to_amd() -> None:
     What the package imports is imported as on the CPU first; only the choice is made again.
     """
     package = importlib.import_module(_PACKAGE)
-    _import_rocm_platform()
     for name in ("dspark", "mtp"):
         importlib.import_module(f"{_PACKAGE}.amd.{name}")
     platform = type(importlib.import_module("vllm.platforms").current_platform)
@@ -62,19 +63,23 @@ def dispatch_to_amd() -> None:
 
 
 def _import_rocm_platform() -> None:
-    """Import vllm/platforms/rocm.py, as the AMD classes of later releases do.
+    """Import vllm/platforms/rocm.py, which AMD's modules of later releases do when they are.
 
-    It asks for the GPU's architecture, and for a library of operators, of which the wheel for the
-    CPU holds several by instruction set: a second registration of the same ones ends the process.
+    It asks for the GPU's architecture; and for a library of operators, of which the wheel for the
+    CPU holds several, by instruction set: a second registration of the same ones ends the process.
+    Where it cannot be imported, whatever needs it says so itself.
     """
     import torch
 
-    sys.modules.setdefault("vllm._C", types.ModuleType("vllm._C"))
+    if importlib.util.find_spec("vllm._C_AVX2"):
+        importlib.import_module("vllm._custom_ops")  # which loads the one for this CPU
+        sys.modules.setdefault("vllm._C", types.ModuleType("vllm._C"))
     card = types.SimpleNamespace(gcnArchName="gfx950", multi_processor_count=256, major=9, minor=5)
     original = torch.cuda.get_device_properties
     torch.cuda.get_device_properties = lambda *_: card
     try:
-        importlib.import_module("vllm.platforms.rocm")
+        with contextlib.suppress(Exception):
+            importlib.import_module("vllm.platforms.rocm")
     finally:
         torch.cuda.get_device_properties = original
 

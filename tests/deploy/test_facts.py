@@ -69,6 +69,7 @@ PROBES: dict[str, Probe] = {
     "pipeline-parallel-refused": has("DSpark does not support pipeline parallelism."),
     "v2-forced": _v2_forced,
     "v1-on-rocm": _v1_on_rocm,
+    "v1-refuses-dspark": has('unsupported.append("dspark speculative decoding")'),
     "draft-model-key": lacks("self.draft_model_config.quantization = "),
     "draft-slots-per-sequence": has("* self.scheduler_config.max_num_seqs"),
     "draft-logits-float32": _logits_in_float32,

@@ -1,6 +1,9 @@
 """The folders of releases: what one yields, and the exact line for each thing it must not hold."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from deploy import recipe, release
 from deploy.tables import RecipeError
 
+ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = recipe.load().vllm
 TEXT = (DEFAULT.folder / "release.toml").read_text("utf-8")
 
@@ -78,3 +82,40 @@ def test_a_release_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pa
         match=r"^release: got '0.9.3'; it is one of 0.9.2, 0.10.0; deploy/releases/README.md ",
     ):
         release.load("0.9.3", tmp_path)
+
+
+def test_a_folder_is_all_that_another_release_takes(tmp_path: Path) -> None:
+    """0.31.0, added to a copy of the product as deploy/releases/README.md says: it is listed with
+    what is known of it, planned for by its own facts, and its image is asked for."""
+    ignored = shutil.ignore_patterns("__pycache__", "rehearsal")
+    for name in ("deploy", "patches"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    added = tmp_path / "deploy" / "releases" / "0.31.0"
+    added.mkdir()
+    known = {"aiter": "0.1.23", "torch": "2.13", "triton": "3.8"}
+    lines = [
+        f'{key} = "{known.get(key, release.UNKNOWN)}"'
+        for key in ("commit", "digest", "rocm", *known)
+    ]
+    image = "vllm/vllm-openai-rocm:v0.31.0"
+    text = "\n".join([*lines, f'image = "{image}"', f'base = "{DEFAULT.version}"'])
+    (added / "release.toml").write_text(text, "utf-8")
+    (added / "vocabulary.json").write_text('{"vllm": "0.31.0"}', "utf-8")
+
+    def said(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", *words]
+        env = {**os.environ, release.VARIABLE: "0.31.0", "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+        )
+
+    listed = said("deploy", "releases").stdout
+    mine = listed.partition("vLLM 0.31.0 (chosen)\n")[2].partition("\nvLLM ")[0]
+    assert "triton    3.8" in mine and "digest    unknown" in mine
+    assert "fault     indexer-budget: " in mine and "rehearsal no vLLM for the CPU" in mine
+    planned = said("deploy", "plan", "--profile", "mi355x", "--", "--pipeline-parallel-size=2")
+    assert planned.returncode == 0, planned.stderr
+    assert "no public run drafts with it" in planned.stderr
+    refused = said("deploy", "environment", "rehearsal")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("deploy: release 0.31.0: has no vLLM for the CPU; ")

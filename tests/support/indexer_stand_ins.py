@@ -5,8 +5,11 @@ and gets from them is counted on the way.
 """
 
 import contextlib
-from types import SimpleNamespace
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -36,6 +39,9 @@ class StandIns(contextlib.ExitStack):
         super().__enter__()
         paged = SimpleNamespace(deepgemm_fp8_paged_mqa_logits=self._paged_mqa_logits)
         plain = SimpleNamespace(fp8_mqa_logits=self._mqa_logits)
+        newer: Any = ModuleType("aiter.ops.flydsl")  # where later releases find it for gfx942
+        newer.flydsl_fp8_mqa_logits = self._mqa_logits
+        self.enter_context(mock.patch.dict(sys.modules, {newer.__name__: newer}))
         self._put(rocm_aiter_ops, "is_enabled", lambda: True)
         self._put(ops, "paged_mqa_logits_module", lambda: paged)
         self._put(ops, "mqa_logits_module", lambda: plain)
@@ -96,13 +102,19 @@ class StandIns(contextlib.ExitStack):
     def _mqa_logits(
         self, q: Any, keys: Any, scales: Any, weights: Any, starts: Any, ends: Any
     ) -> torch.Tensor:
-        """AITER's scores of a prefill: vLLM's copy of its kernel, rows as long as AITER's.
+        """AITER's scores of a prefill: vLLM's copy of its kernel, or where that is gone vLLM's plain
+        formula; rows as long as AITER's.
 
         What stands between the last key and the end of a row is NaN here, as nothing may read it.
         """
-        from vllm.v1.attention.ops import triton_fp8_mqa_logits as copied
+        if importlib.util.find_spec("vllm.v1.attention.ops.triton_fp8_mqa_logits"):
+            from vllm.v1.attention.ops import triton_fp8_mqa_logits as copied
 
-        scores = copied.fp8_mqa_logits_gfx942(q, keys, scales, weights, starts, ends)
+            scores = copied.fp8_mqa_logits_gfx942(q, keys, scales, weights, starts, ends)
+        else:
+            from vllm.v1.attention.ops import rocm_aiter_mla_sparse as ops
+
+            scores = ops.fp8_mqa_logits_torch(q, (keys, scales), weights, starts, ends)
         columns = -(-len(keys) // _COLUMNS) * _COLUMNS
         padded = torch.full((len(scores), columns), torch.nan)
         padded[:, : len(keys)] = scores

@@ -9,6 +9,7 @@ score. Triton interprets them. What is not: the card (`patches.loadcheck.card`),
 """
 
 import contextlib
+import inspect
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -327,6 +328,9 @@ class _Engine:
         workspace_rows = get_max_prefill_buffer_size(self.config) // self.ratio
         self.stand_ins.poison_workspace(workspace_rows, _DIM)
         found = torch.full((indexed.tokens, top_k), -1, dtype=torch.int32)
+        # Later releases are told that a key stands for several tokens; at first none needs to know.
+        takes = inspect.signature(ops.rocm_aiter_sparse_attn_indexer).parameters
+        told = {"compress_ratio": self.ratio} if "compress_ratio" in takes else {}
         with set_forward_context({_PREFIX: metadata}, self.config):
             ops.rocm_aiter_sparse_attn_indexer(
                 torch.zeros(indexed.tokens, 1),
@@ -343,6 +347,7 @@ class _Engine:
                 workspace_rows,
                 found,
                 skip_k_cache_insert=key is None,
+                **told,
             )
         return found
 

@@ -1,0 +1,111 @@
+"""A short part of what is tested on the default release, on the newest one beside it.
+
+In its own environment, with nothing of it changed but RELEASE: the rehearsal's smoke test, a start
+that fails, the load check, what is sampled, and what the sparse indexer finds.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from deploy import environment, facts
+from healthcheck.explain import explain_stream
+from patches.loadcheck import tiny
+from tests.contract.cases import DRAFT, SAMPLES, TARGET, configuration_questions, runtime_questions
+from tests.contract.test_retrieval import DRIVER, ENOUGH
+from tests.contract.test_sampling import SOUND
+from tests.support.amd_class import Answers
+from tests.support.amd_class_lane import ask_release
+from tests.support.chi_square import p_value
+from tests.support.lanes import LANES, ROOT, environ
+from tests.support.whole_trees import whole_tree
+
+pytestmark = pytest.mark.real
+
+VLLM = LANES[-1]
+DEADLINE_S = 550
+DRILL = "ckpt.partial"
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """A program of the release's environment, which must end well."""
+    ended = subprocess.run(
+        [str(environment.ensure("rehearsal", VLLM)), "-m", *words],
+        cwd=ROOT,
+        env=environ(VLLM),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended
+
+
+def test_its_smoke_test_holds(tmp_path: Path) -> None:
+    """Real server, real draft, real health service: every row is good, and it is this release."""
+    run("deploy.rehearsal", "smoke", "--quick", "--json", str(tmp_path / "report.json"))
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert report["verdict"] == "good"
+    assert report["vllm_version"] == VLLM.version
+    assert {"ready", "sampling", "drafting", "acceptance"} <= {c["name"] for c in report["checks"]}
+
+
+def test_a_start_that_fails_is_explained(tmp_path: Path) -> None:
+    """A download that broke off, by this release's own lines."""
+    run("deploy.rehearsal", "drills", "--out", str(tmp_path), DRILL)
+    with (tmp_path / f"{DRILL}.log").open("rb") as log:
+        cause = explain_stream(log).cause
+    assert cause is not None and cause.id == DRILL
+
+
+def test_its_draft_is_loaded(tmp_path: Path) -> None:
+    """The load check comes to its end on the release as it is."""
+    tree, _ = whole_tree(VLLM.version, tmp_path)
+    run("patches", "loadcheck", str(tree), "--at-least", "loaded")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """What the AMD class of the release says."""
+    folder = tmp_path_factory.mktemp("lane")
+    asked = runtime_questions(folder) | configuration_questions(folder)
+    names = ("sample", "model spelled out", "fewer than a block", "pipeline")
+    return ask_release(VLLM, folder, {name: asked[name] for name in names})
+
+
+def test_what_it_samples_follows_the_target(answers: Answers) -> None:
+    """Drafted by the AMD class and verified by the release's own rejection sampler."""
+    found = answers["sample"]
+    assert sum(found["emitted"][0]) == SAMPLES
+    assert p_value(found["emitted"][0], TARGET) > SOUND
+    assert p_value(found["drafted"], DRAFT) > SOUND
+
+
+def test_what_the_facts_say_is_so_when_it_is_run(answers: Answers) -> None:
+    """A K below the block, two pipeline stages and a `model` key, as the table has them."""
+    held = {
+        "k-below-block-refused": "error" in answers["fewer than a block"],
+        "pipeline-parallel-refused": "error" in answers["pipeline"],
+        "draft-model-key": answers["model spelled out"]["draft_quantization"] == "Fp8Config",
+    }
+    assert held == {key: facts.holds(key, VLLM.version) for key in held}
+
+
+def test_its_indexer_finds_the_right_keys(tmp_path: Path) -> None:
+    """Of 512 keys the 32 that float attention picks, in a decode and in a prefill."""
+    question = {
+        "ask": "retrieve",
+        "model": str(tiny.write_plain(tmp_path / "model")),
+        "arch": "gfx950",
+        "prompts": [512],
+        "asked": [[0, 512, 6], [0, 512, 7]],
+        "top_k": 32,
+        "heads": 2,
+    }
+    found = ask_release(VLLM, tmp_path, {"keys": question}, DRIVER)["keys"]
+    assert found["kinds"] == [1, 1]
+    assert min(mean(recall) for recall in found["recall"]) >= ENOUGH
