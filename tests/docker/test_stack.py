@@ -131,6 +131,8 @@ def test_a_stalled_engine_that_is_killed_is_replaced(stack: Stack) -> None:
     pid = stack.engine_process()
     stack.signal_engine("STOP", pid)
     stack.until_state("STALLED")
+    kept = until(stack.flights, good=lambda text: "STALLED progress." in text)
+    assert f"EngineCore ({pid}) is stopped by a signal, in " in kept
     assert stack.probe("/livez/engine")[0] == 503
     assert stack.probe("/livez")[0] == 200
     stack.signal_engine("KILL", pid)
@@ -160,6 +162,16 @@ def test_too_little_memory_is_an_oom_kill_and_not_a_quiet_end(
         assert container.attrs["State"]["OOMKilled"] is True
     finally:
         container.remove(force=True)
+
+
+def test_a_stop_of_a_stuck_server_keeps_what_it_was_doing(stack: Stack) -> None:
+    """`stop` while the engine does not move: its stacks are kept before the end, within the grace."""
+    stack.signal_engine("STOP", stack.engine_process())
+    stack.until_state("NOT_READY", "STALLED")
+    until(stack.flights, good=lambda text: "NOT_READY p" in text)
+    stack.compose("stop", "server")
+    assert " SIGTERM p" in stack.flights()
+    stack.up()
 
 
 def test_stopping_drains_and_ends_well(stack: Stack) -> None:

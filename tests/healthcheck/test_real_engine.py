@@ -18,13 +18,18 @@ import requests
 import uvicorn
 
 from deploy.door import OPEN
-from deploy.rehearsal.shim.dspark_rehearsal.faults import HANG_IN_DRAFT
+from deploy.rehearsal.shim.dspark_rehearsal.faults import BATON, HANG_IN_DRAFT
 from healthcheck import service, settings
 from healthcheck.client import Client, Secret
+from healthcheck.flights import model, recorder, stacks
+from healthcheck.flights.beside import beside as flight_of
+from healthcheck.flights.told import Flights, Teller
 from healthcheck.loop import Loop
 from healthcheck.signs.file import Beside
-from healthcheck.signs.writer import watching
 from healthcheck.verdict import State
+from healthcheck.voice import to_stderr
+from healthcheck.worker import Worker
+from tests.support import tools
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer
 from tests.support.waiting import until
 
@@ -53,6 +58,18 @@ class Watched:
         """Until it is true."""
         until(true, within_s=PATIENCE_S, why=lambda: self.loop.snapshot.verdict.line)
 
+    def waits(self, last: Path | None) -> dict[str, str]:
+        """What each process waited for by its name, in the first flight after `last`."""
+        self.wait(lambda: self.flight() not in (None, last))
+        found = flight_of(self.engine.log)
+        assert found is not None
+        return {line.split()[0]: line for line in found.waits}
+
+    def flight(self) -> Path | None:
+        """The archive that was kept last."""
+        kept = model.listed(self.engine.log.with_name(model.FOLDER))
+        return kept[0].path if kept else None
+
     def wait_ready(self) -> None:
         self.wait(lambda: self.get("/readyz").status_code == 200)
 
@@ -62,12 +79,27 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("engine")
     log, trigger = folder / "server.log", folder / "hang"
     rehearsal = RehearsalServer(log, key=KEY, fault=HANG_IN_DRAFT, trigger=trigger)
-    with rehearsal as engine, watching(engine.process, log):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        rehearsal as engine,
+        recorder.recording(engine.process, log, {"VLLM_API_KEY": KEY}),
+    ):
+        patch.setenv("PATH", f"{Path(tools.find('py-spy')).parent}:{os.environ['PATH']}")
+        patch.setattr(recorder, "QUIET_S", 0.0)  # each drill is recorded
+        for limit in ("PLAIN_S", "NATIVE_S", "NATIVE_TOGETHER_S"):
+            patch.setattr(stacks, limit, PATIENCE_S)
         made = settings.make("rehearsal", target=engine.url, model=MODEL)
         beside, sees = Beside(log), threading.Event()
         sees.set()
         client = Client(engine.url, key=Secret(KEY))
-        loop = Loop(client, made.policy, signs=lambda: beside() if sees.is_set() else None)
+        files = Worker("files")
+        loop = Loop(
+            client,
+            made.policy,
+            signs=lambda: beside() if sees.is_set() else None,
+            flights=Flights(log, files),
+        )
+        loop.on_turn(Teller(log, lambda: loop.snapshot, files, to_stderr).turn)
         sock = service.listen("127.0.0.1", 0)
         server = uvicorn.Server(service.configured(service.app(loop, made)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
@@ -132,8 +164,10 @@ def test_a_canary_keeps_an_idle_engine_proved(watched: Watched) -> None:
 
 
 def test_a_stopped_engine_is_seen_though_vllm_says_healthy(watched: Watched) -> None:
-    """EngineCore SIGSTOPped: /readyz 503 while /health is 200; SIGCONT brings back."""
+    """EngineCore SIGSTOPped: /readyz 503 while /health is 200; its stack is kept, and it stays
+    stopped until SIGCONT brings it back."""
     watched.wait_ready()
+    last = watched.flight()
     core = watched.engine.pid_of(ENGINE_CORE)
     os.kill(core, signal.SIGSTOP)
     try:
@@ -141,6 +175,11 @@ def test_a_stopped_engine_is_seen_though_vllm_says_healthy(watched: Watched) -> 
         assert watched.get("/readyz").status_code == 503
         assert watched.engine.health() == 200
         assert watched.get("/livez/engine").status_code == 200
+        assert " is stopped by a signal, in " in watched.waits(last)["EngineCore"]
+        assert "process.stopped" in watched.get("/readyz").text
+        watched.wait(lambda: watched.get("/report").json()["flight"] is not None)
+        told = watched.get("/report").json()["flight"]
+        assert (told["why"], told["reason"]) == ("NOT_READY", "process.stopped")
     finally:
         os.kill(core, signal.SIGCONT)
     watched.wait_ready()
@@ -175,11 +214,22 @@ def test_a_stop_in_mid_stream_is_seen(watched: Watched) -> None:
     assert answers == [200]
 
 
-def test_a_deadlock_is_told_from_a_compile_by_its_sleep(watched: Watched) -> None:
+@pytest.mark.parametrize(
+    ("how", "waits"),
+    [
+        ("sleep", "sleeps, in _hang_in_draft"),
+        (BATON, "waits for a lock file"),
+    ],
+)
+def test_a_deadlock_is_told_from_a_compile_by_its_sleep(
+    watched: Watched, how: str, waits: str
+) -> None:
     """A draft that never comes back while EngineCore and worker sleep: named as a deadlock, not by
-    the budget; once it goes on the server is ready again and the request is answered."""
+    the budget, and the stacks say who waits for whom; once it goes on the server is ready again and
+    the request is answered."""
     watched.wait_ready()
-    watched.hang.touch()
+    last = watched.flight()
+    watched.hang.write_text(how)
     try:
         asking = threading.Thread(
             target=watched.engine.complete, kwargs={"timeout": PATIENCE_S}, daemon=True
@@ -189,6 +239,10 @@ def test_a_deadlock_is_told_from_a_compile_by_its_sleep(watched: Watched) -> Non
         assert watched.get("/readyz").status_code == 503
         assert "EngineCore" in watched.get("/readyz?verbose").text
         assert watched.engine.health() == 200
+        told = watched.waits(last)
+        assert waits in told["Worker"]
+        assert "shared-memory queue for an answer of its workers" in told["EngineCore"]
+        assert "runs its event loop" in told["APIServer"]
     finally:
         watched.hang.unlink()
     watched.wait_ready()

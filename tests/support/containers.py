@@ -156,6 +156,11 @@ class Stack:
         report: dict[str, Any] = answer.json()
         return report
 
+    def flights(self) -> str:
+        """What `flights` prints in the health service's container."""
+        done = self.container("healthcheck").exec_run(["python3", "-m", "healthcheck", "flights"])
+        return str(done.output.decode())
+
     def until_state(self, *states: str, deadline_s: float = CHANGE_S) -> str:
         """Wait for one of the states; the last one seen is in the failure."""
         return until(

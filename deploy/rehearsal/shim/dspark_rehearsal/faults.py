@@ -3,6 +3,7 @@
 Only the standard library is imported here, so that the names can be read without vLLM.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,8 @@ from typing import Any
 DROP_DRAFT_ATTRIBUTE = "drop-draft-attribute"
 RAISE_IN_DRAFT = "raise-in-draft"
 HANG_IN_DRAFT = "hang-in-draft"
+#: What the trigger's file may hold, for a hang that waits for a lock file.
+BATON = "baton"
 
 # How often a hung draft looks whether its trigger file is gone, in seconds.
 _HANG_CHECK = 0.2
@@ -23,7 +26,8 @@ def arm(environ: Mapping[str, str]) -> None:
     """Arm the draft fault that REHEARSAL_FAULT names, once in a process; other names do nothing.
 
     REHEARSAL_TRIGGER may name a file: `raise-in-draft` and `hang-in-draft` then act only while it
-    exists. Without it they act from the first draft of a real request.
+    exists. Without it they act from the first draft of a real request. A hang sleeps, or, if the
+    file holds `baton`, waits for it as torch and AITER wait for who builds the same extension.
     """
     global _armed
     arm_fault = DRAFT_FAULTS.get(environ.get("REHEARSAL_FAULT", ""))
@@ -66,9 +70,23 @@ def _raise_in_draft(trigger: Path | None) -> None:
 def _hang_in_draft(trigger: Path | None) -> None:
     def act() -> None:
         while _pulled(trigger):
+            if trigger is not None and _holds_baton(trigger):
+                _wait_for_baton(trigger)
             time.sleep(_HANG_CHECK)
 
     _before_real_drafts(act)
+
+
+def _holds_baton(trigger: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # taken away in this moment
+        return trigger.read_text(encoding="utf-8") == BATON
+    return False
+
+
+def _wait_for_baton(lock: Path) -> None:
+    from torch.utils.file_baton import FileBaton
+
+    FileBaton(str(lock)).wait()
 
 
 def _pulled(trigger: Path | None) -> bool:
