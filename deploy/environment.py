@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,12 +138,18 @@ def _make(name: str, held: Lock, folder: Path, base: Path | None) -> None:
             own, shared = _packages(folder), _packages(base.parents[1])
             (own / "base.pth").write_text(f"{shared}\n", encoding="utf-8")
             pip += ["--target", str(own)]
-        elif held.torch:
-            _say(f"installing {held.torch} (CPU; about 200 MB to download from a CPU index)")
-            _run([*pip, held.torch], held.torch)
-        for file in held.files:
-            _say(f"installing {file.relative_to(ROOT)}")
-            _run([*pip, "--require-hashes", "-r", str(file)], file.name)
+        # No package of theirs is in two of them: pip, which uses one core, runs once for each.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            installs = []
+            if held.torch and not base:
+                _say(f"installing {held.torch} (CPU; about 200 MB to download from a CPU index)")
+                installs.append(pool.submit(_run, [*pip, held.torch], held.torch))
+            for file in held.files:
+                _say(f"installing {file.relative_to(ROOT)}")
+                command = [*pip, "--require-hashes", "-r", str(file)]
+                installs.append(pool.submit(_run, command, file.name))
+        for install in installs:
+            install.result()
         compileall = [str(python), "-m", "compileall", "-q", "-j", "0", str(folder / "lib")]
         # a package may ship templates that are no Python; what does not compile is not imported
         subprocess.run(compileall, stdout=subprocess.DEVNULL, check=False)

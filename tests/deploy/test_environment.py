@@ -4,6 +4,7 @@ That they are made at all, every other test shows: it runs in one.
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,3 +106,14 @@ def test_system_packages_are_installed_where_that_may_be(
     if os.geteuid() == 0:
         asked = calls.read_text().splitlines()
         assert [line.split()[-1] for line in asked] == ["update", "libnuma1"]
+
+
+def test_no_package_is_in_two_locks_of_an_environment() -> None:
+    """They are installed side by side."""
+    held = environment.lock("rehearsal")
+    assert held.torch
+    names = [held.torch.partition("==")[0]]
+    for file in held.files:
+        names += re.findall(r"^([\w.-]+)==", file.read_text("utf-8"), re.MULTILINE)
+    assert len(names) > 100
+    assert len(set(names)) == len(names)
