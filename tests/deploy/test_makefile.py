@@ -25,7 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 @pytest.mark.parametrize(
     ("target", "name"),
-    [("plan", "PROFILE"), ("plan", "PYTHON"), ("accuracy", "URL"), ("bench", "BENCH")],
+    [
+        ("plan", "PROFILE"),
+        ("plan", "PYTHON"),
+        ("accuracy", "URL"),
+        ("bench", "BENCH"),
+        ("watch-upstream", "VERSION"),
+    ],
 )
 def test_no_value_is_run(target: str, name: str, value: str, by: str, tmp_path: Path) -> None:
     """Whatever stands in a variable, nothing of it is run: neither by the shell nor by make."""

@@ -82,14 +82,18 @@ def test_its_commands_run_outside_the_checkout(
 
 
 def test_it_has_every_module_and_data_file_of_the_product(wheel: Path) -> None:
-    """All of the three packages but the rehearsal, which never travels; no test, no bytecode."""
+    """All of the three packages but rehearsal and upstream, which never travel; no bytecode."""
     names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    assert not [n for n in names if n.startswith("deploy/rehearsal") or "__pycache__" in n]
+    assert not [
+        n
+        for n in names
+        if n.startswith(("deploy/rehearsal", "deploy/upstream")) or "__pycache__" in n
+    ]
     modules = {
         str(path.relative_to(ROOT))
         for package in ("deploy", "healthcheck", "patches")
         for path in (ROOT / package).rglob("*.py")
-        if "rehearsal" not in path.parts
+        if not {"rehearsal", "upstream"} & set(path.parts)
     }
     assert modules <= names
     data = {"deploy/recipe.toml", "deploy/releases/facts.toml", "healthcheck/signatures.tsv"}

@@ -57,6 +57,7 @@ OWN = (
     "deploy.evidence",
     "deploy.host",
     "deploy.rehearsal",
+    "deploy.upstream",
     "healthcheck",
     "patches",
     "tests.bench",

