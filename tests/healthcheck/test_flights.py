@@ -21,13 +21,14 @@ import pytest
 
 from deploy.redaction import Redaction
 from healthcheck import page, report
+from healthcheck.exposition import EngineSample, Speculation
 from healthcheck.flights import lines, main, model, recorder, stacks, told, waits
 from healthcheck.flights.beside import beside
 from healthcheck.flights.model import Frame, Stack, Thread
 from healthcheck.flights.recorder import Recorder
 from healthcheck.signs.file import boot
 from healthcheck.signs.model import Process, Signs
-from healthcheck.verdict import State
+from healthcheck.verdict import EngineMemory, State
 from healthcheck.worker import Worker
 from tests.support import tools
 from tests.support.made_flights import snapshot, tell
@@ -137,6 +138,27 @@ def test_a_want_of_progress_is_told_and_its_end_takes_the_file_away(log: Path) -
     assert last.state == "STALLED"
     assert turn(State.DRAINING, "operator.drain") == last
     assert turn(State.READY) is None
+
+
+def test_readings_are_of_ten_minutes_and_bounded(log: Path) -> None:
+    """Of sixteen busy engines the newest are told, in a file that the parent still reads."""
+    told.make_folder(log)
+    seen, worker = snapshot(State.READY, at=0.0), Worker("told")
+    teller = told.Teller(log, lambda: seen, worker, pytest.fail)
+    for second in range(0, 1000, 2):
+        state = State.NOT_READY if second == 998 else State.READY
+        seen = snapshot(state, "progress.none", at=float(second))
+        sample = EngineSample("0", 1e15 / 3, 1e15 / 3, 1e3, 1e3, 1 / 3, Speculation(1e15 / 3))
+        engines = {str(n): EngineMemory(sample, 0.0) for n in range(16)}
+        seen = replace(seen, memory=replace(seen.memory, engines=engines))
+        teller.turn()
+    worker.do(lambda: None).result(PATIENCE_S)
+    stuck = told.read(told.file(log))
+    assert stuck is not None
+    rows = stuck.content["readings"]
+    assert rows[-1][:3] == [0.0, "NOT_READY", "15"]
+    assert 590 <= rows[0][0] <= told.KEPT_S
+    assert len(rows) <= told.MOST_READINGS
 
 
 @pytest.mark.parametrize(
