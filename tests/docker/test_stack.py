@@ -171,7 +171,7 @@ def test_a_stop_of_a_stuck_server_keeps_what_it_was_doing(stack: Stack) -> None:
     until(stack.flights, good=lambda text: "NOT_READY p" in text)
     stack.compose("stop", "server")
     assert " SIGTERM p" in stack.flights()
-    stack.up()
+    stack.start()
 
 
 def test_stopping_drains_and_ends_well(stack: Stack) -> None:
