@@ -7,7 +7,7 @@ endif
 # Files of tests side by side, one for each core, those with real servers (2 GB each) first.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The shell reads what a user sets as variables, whose value is never a command, to make neither.
-words = PYTHON PROFILE RELEASE VERSION URL WORKERS TESTS BENCH MUTANTS
+words = PYTHON PROFILE RELEASE FROM TO VERSION URL WORKERS TESTS BENCH MUTANTS
 $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
 export $(words)
 # Set and empty it would hide from compose what `make up` wrote.
@@ -17,7 +17,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help test smoke-test accuracy environment rehearsal plan preflight build up down logs status weights evidence \
-	test-containers prove watch-upstream bench mutants lint clean
+	test-containers prove upgrade-rehearsal watch-upstream bench mutants lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
 environment = "$$PYTHON" -m deploy environment
@@ -72,6 +72,9 @@ test-containers: ## build the images and drill them on a Docker engine
 
 prove: ## the long statistical proofs, and the audit over every release
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $$TESTS
+
+upgrade-rehearsal: ## ask two releases the same on the CPU and say whether to roll; FROM=... TO=...
+	@python="$$($(environment) rehearsal)" && "$$python" -m deploy.rehearsal upgrade --from="$$FROM" --to="$$TO"
 
 watch-upstream: ## say what a move to the newest vLLM, or to VERSION, would need; fetches its wheel
 	@python="$$($(environment) rehearsal)" && "$$python" -m deploy.upstream --version="$$VERSION"

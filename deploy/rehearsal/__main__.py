@@ -1,4 +1,4 @@
-"""``python3 -m deploy.rehearsal``: models, vLLM tree, server, health service, smoke, drills."""
+"""``python3 -m deploy.rehearsal``: models, tree, server, health service, smoke, drills, upgrade."""
 
 import argparse
 import os
@@ -43,14 +43,17 @@ def _run(options: argparse.Namespace) -> int:
 
 def _supervise(options: argparse.Namespace) -> int:
     # The health service's packages are needed here only: the other commands run on bare Python.
-    from deploy.rehearsal import supervisor
+    from deploy.rehearsal import supervisor, upgrade
     from healthcheck.smoke import Files
 
     name = check_profile(options.profile)
     if options.command == "run":
         return supervisor.run(name, options.port, options.health_port, _say)
+    if options.command == "upgrade":
+        return upgrade.run(options.before, options.after, name, options.out or upgrade.OUT, _say)
     files = Files(options.json, options.junit, options.html)
-    return supervisor.smoke(name, files, _say, options.full)
+    logs = options.logs or supervisor.LOGS
+    return supervisor.smoke(name, files, _say, options.full, logs)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,7 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     smoke = commands.add_parser("smoke", help="start both, run the smoke test on them, stop both")
     for kind in ("json", "junit", "html"):
         smoke.add_argument(f"--{kind}", type=Path, help=f"file to write the report to, as {kind}")
-    for served in (server, both, smoke):
+    smoke.add_argument("--logs", type=Path, help="folder for logs and a sample of /metrics")
+    way = commands.add_parser("upgrade", help="smoke two releases in turn and compare them")
+    way.add_argument("--from", dest="before", default="", metavar="VERSION", help="default: ours")
+    way.add_argument("--to", dest="after", default="", metavar="VERSION", help="default: newest")
+    way.add_argument("--out", type=Path, help="folder for what they leave")
+    for served in (server, both, smoke, way):
         served.add_argument("--profile", default=QWEN, help=f"{' or '.join(PROFILES)}")
     size = smoke.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", default=None, help="also what takes minutes")

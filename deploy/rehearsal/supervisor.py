@@ -19,6 +19,7 @@ from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.server import check_platform, check_port_free
 from healthcheck import explain
 from healthcheck import smoke as test
+from healthcheck.answers import Answer
 from healthcheck.client import Client
 from healthcheck.flights.recorder import recording
 
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 #: Server log with its vital signs, health log: beside the smoke report, so that a user finds them.
 LOGS = ROOT / "build" / "rehearsal"
+#: What the server answered on /metrics after the smoke test, beside the logs.
+METRICS = "metrics.txt"
 
 # Beyond --shutdown-timeout, for a server that cannot drain (a stopped engine); seconds.
 _KILL_AFTER_S = 5.0
@@ -155,20 +158,27 @@ def run(name: str, server_port: int, health_port: int, say: Callable[[str], None
 
 
 def smoke(
-    name: str, files: test.Files, say: Callable[[str], None], full: bool | None = None
+    name: str,
+    files: test.Files,
+    say: Callable[[str], None],
+    full: bool | None = None,
+    logs: Path = LOGS,
 ) -> int:
     """Start both, run the smoke test on them, name the cause of a failure, stop both.
+
+    `logs` is the folder for their logs and for METRICS.
 
     Returns the smoke test's exit code; 130 when interrupted.
     """
     profile = recipe.load().profile(name)
     connect_s = profile.health.connect_timeout_s
     try:
-        with _interruptible(), rehearsal(name, free_port(), free_port()) as running:
+        with _interruptible(), rehearsal(name, free_port(), free_port(), logs) as running:
+            server = Client(running.server_url, connect_timeout_s=connect_s)
             say(f"server {running.server_url} (log {running.server.log})")
             report = test.run(
                 test.Target(
-                    client=Client(running.server_url, connect_timeout_s=connect_s),
+                    client=server,
                     profile=profile,
                     model=profile.served_model_name,
                     wait_s=profile.health.start_budget_s,
@@ -178,6 +188,7 @@ def smoke(
                     full=full,
                 )
             )
+            _keep_metrics(server, profile.health.probe_timeout_s, logs / METRICS)
             if report.exit_code:
                 report.cause = _cause(running.server.log)
                 if report.cause is None and (end := running.ended()):
@@ -186,6 +197,14 @@ def smoke(
         say("interrupted; server and health service are stopped")
         return 130
     return test.finish(report, files)
+
+
+def _keep_metrics(server: Client, deadline_s: float, file: Path) -> None:
+    """What the server answers on /metrics, in a file; none where it does not answer."""
+    file.unlink(missing_ok=True)
+    answer = server.get("/metrics", deadline_s=deadline_s)
+    if isinstance(answer, Answer) and answer.status == 200:
+        file.write_bytes(answer.body)
 
 
 def _cause(log: Path) -> Mapping[str, object] | None:

@@ -107,12 +107,13 @@ def _levels(a: Report, b: Report, tolerance: float) -> Iterator[Difference]:
         old = a.level(new.concurrency)
         if old is not None:
             judged = not (a.rehearsal or b.rehearsal)
-            yield _rates(old, new, tolerance) if judged else _rates_only(old, new)
+            yield _rates(old, new, tolerance if judged else None)
             yield _times("first piece", new.concurrency, old.first_s, new.first_s)
             yield _times("between pieces", new.concurrency, old.gap_s, new.gap_s)
 
 
-def _rates(old: Level, new: Level, tolerance: float) -> Difference:
+def _rates(old: Level, new: Level, tolerance: float | None) -> Difference:
+    """The ratio of what each request got; a tolerance of None judges nothing."""
     name = f"tokens/s at {new.concurrency}"
     before, after = f"{old.tokens_per_s:.1f}", f"{new.tokens_per_s:.1f}"
     if not old.request_rates or not new.request_rates:
@@ -120,20 +121,16 @@ def _rates(old: Level, new: Level, tolerance: float) -> Difference:
     times, low, high = ratio(new.request_rates, old.request_rates)
     words = f"a request: {times:.2f} times ({low:.2f} to {high:.2f})"
     way = Way.SAME
-    if high < 1 - tolerance:
+    if tolerance is None:
+        way = Way.SAME if before == after else Way.CHANGED
+        words += "; not judged: a rehearsal's kernels are interpreted"
+    elif high < 1 - tolerance:
         way = Way.WORSE
     elif low > 1 + tolerance:
         way = Way.BETTER
     elif high < 1 or low > 1:
         words += f", within the tolerance of {tolerance:.0%}"
     return Difference(name, before, after, way, words)
-
-
-def _rates_only(old: Level, new: Level) -> Difference:
-    before, after = f"{old.tokens_per_s:.1f}", f"{new.tokens_per_s:.1f}"
-    way = Way.SAME if before == after else Way.CHANGED
-    why = "not judged: a rehearsal's kernels are interpreted"
-    return Difference(f"tokens/s at {new.concurrency}", before, after, way, why)
 
 
 def _times(what: str, concurrency: int, before: Spread, after: Spread) -> Difference:
