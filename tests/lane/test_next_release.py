@@ -109,3 +109,24 @@ def test_its_indexer_finds_the_right_keys(tmp_path: Path) -> None:
     found = ask_release(VLLM, tmp_path, {"keys": question}, DRIVER)["keys"]
     assert found["kinds"] == [1, 1]
     assert min(mean(recall) for recall in found["recall"]) >= ENOUGH
+
+
+@pytest.mark.prove
+def test_every_start_that_fails_is_explained() -> None:
+    """The drills, those of the release, in its environment."""
+    run("pytest", "-n0", "-q", "-m", "not prove", "tests/rehearsal/test_drills.py")
+
+
+@pytest.mark.prove
+def test_its_indexer_finds_the_right_keys_past_2048_tokens() -> None:
+    """The retrieval of the default release's tests, on both cards."""
+    run(
+        "pytest",
+        "-n0",
+        "-q",
+        "-m",
+        "not prove",
+        "tests/contract/test_retrieval.py",
+        "-k",
+        "test_patched_finds_the_right_keys",
+    )
