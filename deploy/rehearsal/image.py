@@ -22,11 +22,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from deploy import recipe
 from deploy.environment import cache_dir
 from deploy.rehearsal.environment import SHIM
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.models import CONTENT_DIGEST, HEALTHY, publish_models
 from deploy.rehearsal.tree import find_installed, publish_tree
+from deploy.release import Release
 
 REPOSITORY = "dspark-rocm/rehearsal-base"
 ROOT_REPOSITORY = "dspark-rocm/rehearsal-root"
@@ -48,6 +50,7 @@ _NEEDED_BYTES = 1_000_000_000
 def main() -> int:
     """Make the image unless it is there, and print what compose needs; 1 if it cannot be made."""
     try:
+        _require_one_environment(recipe.load().vllm)
         variables = {
             "BASE_IMAGE": ensure(),
             "HEALTH_BASE_IMAGE": ensure_root(),
@@ -59,6 +62,15 @@ def main() -> int:
     for name, value in variables.items():
         print(f"{name}={value}")
     return 0
+
+
+def _require_one_environment(vllm: Release) -> None:
+    """Raises RehearsalError where the packages lie in two environments, of which one is mounted."""
+    if vllm.base:
+        raise RehearsalError(
+            f"RELEASE: got {vllm.version}, whose environment is laid over that of {vllm.base}: no "
+            "stand-in image is made of two: rehearse it without containers: make rehearsal"
+        )
 
 
 def ensure() -> str:

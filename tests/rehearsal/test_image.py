@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from deploy.rehearsal import image
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # An engine that answers and has no image and no registry.
@@ -47,3 +51,16 @@ def test_a_root_that_fails_is_told_and_takes_nobody_with_it(tmp_path: Path) -> N
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("mmdebstrap: ended with ")
     assert "E: no such suite" in ended.stderr
+
+
+def test_a_release_of_two_environments_has_no_image(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, before an engine is asked for anything."""
+    monkeypatch.setenv("RELEASE", "0.32.0")
+    assert image.main() == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(
+        "rehearsal: RELEASE: got 0.32.0, whose environment is laid over that"
+    )
