@@ -70,10 +70,11 @@ def publish_checkpoint(out: Path) -> Path:
 
 def build_checkpoint(folder: Path) -> None:
     """Write ``target`` below ``folder``; the draft is in it."""
-    write_model(folder / "target", _config(), _weights(), MARKUP)
+    write_model(folder / "target", config(), all_weights(), MARKUP)
 
 
-def _config() -> dict[str, Any]:
+def config() -> dict[str, Any]:
+    """The checkpoint's config.json."""
     quantized = ("quantization_config", "expert_dtype", "torch_dtype")
     plain = {key: value for key, value in tiny.CONFIG.items() if key not in quantized}
     return plain | {
@@ -114,7 +115,8 @@ def _read_by_the_draft() -> list[int]:
     return [0, len(RATIOS) - 1]
 
 
-def _weights() -> Weights:
+def all_weights() -> Weights:
+    """The checkpoint's tensors by name, those of the draft included."""
     embedded, head = embedding(), lm_head()
     weights = {"embed.weight": embedded, "head.weight": head, "norm.weight": ones(HIDDEN)}
     weights |= _head_of_streams("hc_head")

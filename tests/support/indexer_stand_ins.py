@@ -120,34 +120,9 @@ class StandIns(contextlib.ExitStack):
         padded[:, : len(keys)] = scores
         return padded[:, : len(keys)]
 
-    def _paged_mqa_logits(
-        self,
-        q: Any,
-        cache: Any,
-        weights: Any,
-        out: Any,
-        context_lens: Any,
-        block_tables: Any,
-        max_model_len: int,
-        *,
-        Preshuffle: bool,  # noqa: N803
-        KVBlockSize: int,  # noqa: N803
-        **_: Any,
-    ) -> None:
-        """AITER's scores of a decode: keys in tiles of 16 rows by 16 bytes, 32-bit page offsets."""
+    def _paged_mqa_logits(self, *arguments: Any, **options: Any) -> None:
         self._counts["aiter_paged_calls"] += 1
-        assert Preshuffle
-        size, dim = KVBlockSize, q.shape[-1]
-        context_lens = context_lens.reshape(-1).tolist()
-        for row, (query, length) in enumerate(zip(q.flatten(0, 1), context_lens, strict=True)):
-            table = block_tables[row // q.shape[1], : -(-length // size)].long()
-            pages = cache.view(len(cache), -1)[table]
-            tiles = pages[:, : size * dim].reshape(-1, size // _TILE, dim // _TILE, _TILE, _TILE)
-            keys = tiles.transpose(2, 3).reshape(-1, dim).view(q.dtype).float()
-            scales = pages[:, size * dim :].contiguous().view(torch.float32)
-            reached = (table * cache.stride(0) < _REACH)[:, None].expand(-1, size).flatten()
-            scores = (keys @ query.float().T).relu() @ weights[row] * scales.flatten()
-            out[row, :length] = torch.where(reached, scores, 0.0)[:length]
+        tiled_scores(*arguments, **options)
 
     def _top_k_prefill(
         self,
@@ -192,6 +167,34 @@ class StandIns(contextlib.ExitStack):
             self._counts["nan_in_decode"] += int(below.isnan().sum())
             self._decode_scores.append(below.clone())
             _select(below, out[row], top_k)
+
+
+def tiled_scores(
+    q: Any,
+    cache: Any,
+    weights: Any,
+    out: Any,
+    context_lens: Any,
+    block_tables: Any,
+    max_model_len: int,
+    *,
+    Preshuffle: bool,  # noqa: N803
+    KVBlockSize: int,  # noqa: N803
+    **_: Any,
+) -> None:
+    """AITER's scores of a decode: keys in tiles of 16 rows by 16 bytes, 32-bit page offsets."""
+    assert Preshuffle
+    size, dim = KVBlockSize, q.shape[-1]
+    context_lens = context_lens.reshape(-1).tolist()
+    for row, (query, length) in enumerate(zip(q.flatten(0, 1), context_lens, strict=True)):
+        table = block_tables[row // q.shape[1], : -(-length // size)].long()
+        pages = cache.view(len(cache), -1)[table]
+        tiles = pages[:, : size * dim].reshape(-1, size // _TILE, dim // _TILE, _TILE, _TILE)
+        keys = tiles.transpose(2, 3).reshape(-1, dim).view(q.dtype).float()
+        scales = pages[:, size * dim :].contiguous().view(torch.float32)
+        reached = (table * cache.stride(0) < _REACH)[:, None].expand(-1, size).flatten()
+        scores = (keys @ query.float().T).relu() @ weights[row] * scales.flatten()
+        out[row, :length] = torch.where(reached, scores, 0.0)[:length]
 
 
 def _select(scores: torch.Tensor, out: torch.Tensor, top_k: int) -> None:

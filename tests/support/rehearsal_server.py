@@ -64,13 +64,12 @@ class RehearsalServer:
         self._family: set[psutil.Process] = set()
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "deploy.rehearsal", "serve", "--profile", self._profile]
-        command += ["--port", str(self.port)]
+        command, environment = self._start()
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,
                 cwd=REPOSITORY,
-                env=self._environment(),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -192,6 +191,11 @@ class RehearsalServer:
     def log_end(self, lines: int = 30) -> str:
         """The last lines of the log."""
         return "\n".join(self.log_text().splitlines()[-lines:])
+
+    def _start(self) -> tuple[list[str], dict[str, str]]:
+        """The command and its environment."""
+        command = [sys.executable, "-m", "deploy.rehearsal", "serve", "--profile", self._profile]
+        return [*command, "--port", str(self.port)], self._environment()
 
     def _environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("REHEARSAL_")}
