@@ -623,7 +623,11 @@ def test_explain_names_what_each_process_waited_for(
     assert beside(log) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"[]"), gzip.compress(b"{")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no gzip", gzip.compress(b"[]"), gzip.compress(b"{")],
+    ids=["empty", "no gzip", "no flight", "no JSON"],
+)
 def test_a_damaged_archive_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
