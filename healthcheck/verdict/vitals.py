@@ -152,6 +152,9 @@ def doing(memory: Memory) -> str:
     if signs.compilers:
         began = min(c.since for c in signs.compilers)
         return f", compiling: {_told(c.name for c in signs.compilers)}, {signs.at - began:.0f} s"
+    halted = [p.name for p in mine if p.stopped]
+    if halted:
+        return f", stopped: {_told(halted)}"
     waits = [p.name for p in mine if p.state == "D"]
     if waits:
         return f", waiting for a disk: {_told(waits)}"

@@ -11,7 +11,7 @@ from healthcheck.answers import Answer
 from healthcheck.exposition import Exposition
 from healthcheck.judge import Step
 from healthcheck.signs.model import Compiler, Ended, Process, Signs
-from healthcheck.verdict import State
+from healthcheck.verdict import State, vitals
 from healthcheck.verdict.vitals import LATELY_S, SEEN_S
 from healthcheck.verdict.want import SUSPECT_S
 from tests.support.made_signs import card, signs
@@ -365,3 +365,9 @@ def test_counters_of_a_cache_make_no_suspicion_twice() -> None:
         state = machine.see(after=1, metrics=WORKS, generation=made, signs=seen)
         assert state in (State.READY, State.DEGRADED)
     assert 2 <= len(asked) <= 6
+
+
+def test_who_is_stopped_is_not_told_as_at_work() -> None:
+    """Of an engine that is stopped beside a worker that runs, the stop is what is told."""
+    seen = signs(9.0, still={"Worker": None}, states={"EngineCore": ("T", 1.0)})
+    assert vitals.doing(replace(ready().memory, signs=seen)) == ", stopped: EngineCore"
