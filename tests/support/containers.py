@@ -172,14 +172,17 @@ class Stack:
         )
 
     def engine_process(self) -> str:
-        """The pid, in the server's container, of vLLM's engine."""
+        """The pid, in the server's container, of vLLM's engine, once there is one."""
         script = (
             "for p in /proc/[0-9]*; do"
             " if grep -q VLLM::EngineCor $p/comm; then echo ${p#/proc/}; fi; done"
         )
-        pids = self.container("server").exec_run(["sh", "-c", script]).output.decode().split()
-        assert pids, "no VLLM::EngineCore process"
-        return str(pids[0])
+
+        def seen() -> list[str]:
+            told = self.container("server").exec_run(["sh", "-c", script]).output.decode()
+            return [pid for pid in told.split() if pid.isdigit()]
+
+        return until(seen)[0]
 
     def signal_engine(self, name: str, pid: str) -> None:
         """Send a signal to a process of the server's container."""
