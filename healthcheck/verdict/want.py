@@ -178,9 +178,10 @@ def _late_s(memory: Memory, key: str, now: float, health: Health) -> float:
     since_asked = now - max(record.asked_at, record.read_at)
     if not math.isfinite(since_asked):
         return since_asked  # who was gone, and is back
-    alive = vitals.alive(memory, key)
-    if not any(e.work_since is not None for e in engines) or not _is_visible(memory, now, health):
-        if alive:
+    alive, visible = vitals.alive(memory, key), _is_visible(memory, now, health)
+    if not visible or not any(e.work_since is not None for e in engines):
+        # A living engine may still be stuck: its steps are counted, or its answers have to tell.
+        if alive and visible and memory.uncounted_since is None:
             return since_asked - TEXT_AGES * _canary_age(memory, health)
         step = memory.proven_at if key == ANY else memory.step_of(key)
         since_step = now - step if step is not None else since_asked

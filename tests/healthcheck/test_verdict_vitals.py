@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from healthcheck.answers import Answer
+from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import Exposition
 from healthcheck.judge import Step
 from healthcheck.signs.model import Compiler, Ended, Process, Signs
@@ -349,6 +349,19 @@ def test_a_busy_engine_that_lives_is_read_more_often(seeing: Seeing, age: float)
         shown = metrics(sample(tokens=tokens, running=3))
         machine.see(metrics=shown, signs=seeing(machine.now + 5))
     assert age <= machine.now - began <= age + 10
+
+
+@pytest.mark.parametrize("seeing", [lambda at: None, lambda at: signs(at)])
+def test_that_an_engine_lives_is_no_step_of_it(seeing: Seeing) -> None:
+    """While /metrics fails a canary has to prove progress, as soon with signs as without: within
+    the readiness budget."""
+    machine = ready(idle_check_after_s=7000.0)
+    shown = metrics(sample(tokens=50, running=3))
+    machine.see(metrics=shown, signs=seeing(machine.now + 5))
+    began, failed = machine.now, Failure(FailureKind.MALFORMED, "/metrics answered 500")
+    while machine.wanted() is None:
+        machine.see(after=1, metrics=failed, signs=seeing(machine.now + 1))
+    assert machine.now - began < 60
 
 
 def test_counters_of_a_cache_make_no_suspicion_twice() -> None:
