@@ -19,8 +19,9 @@ from deploy import serve_parser
 # Of one drill: seconds on an idle machine.
 LIMIT_S = 180.0
 _POLL_S = 0.05
-# vLLM takes the signal as an exception, which code that runs just then may swallow.
-_STOP_AGAIN_S = 5.0
+# vLLM takes the signal as an exception, which code that runs just then may swallow; a start is over
+# in few seconds.
+_STOP_AGAIN_S = 0.3
 
 
 def main() -> int:
