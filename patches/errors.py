@@ -1,4 +1,7 @@
-"""What this package raises. Every message is one line: the thing, what was seen, the fix."""
+"""What this package raises, and how it tells what others raise.
+
+Every message is one line: the thing, what was seen, the fix.
+"""
 
 
 class PatchesError(Exception):
@@ -19,3 +22,8 @@ class TreeError(PatchesError):
 
 class InterruptedApplyError(PatchesError):
     """An earlier run was killed half-way; its journal is still beside the tree's files."""
+
+
+def on_one_line(error: BaseException) -> str:
+    """An error that is not of this package: its type and its message."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -16,7 +16,7 @@ from typing import Any
 from deploy import arguments, plan, recipe, release, vocabulary
 from deploy.arguments import ArgumentsError
 from deploy.plan import PlanError
-from patches.loadcheck import check, draft
+from patches.loadcheck import draft, process
 
 TIMEOUT_S = 600.0
 """Importing vLLM takes 10 s on an idle machine, minutes on a cold disk."""
@@ -95,7 +95,7 @@ def _unknown(words: vocabulary.Vocabulary, known: vocabulary.Vocabulary) -> tupl
 
 def _ask(root: Path, file: Path) -> None:
     """Write the tree's vocabulary to a file, from a process of its own."""
-    environ = check.environment(root, os.environ, file.parent)
+    environ = process.environment(root, os.environ, file.parent)
     command = [sys.executable, "-P", "-m", __name__, str(file)]
     try:
         done = subprocess.run(

@@ -94,10 +94,11 @@ def make(root: Path, installed: Path | None = None) -> Survey:
     Wordings are compared with those of `installed`, else of the vLLM that this Python has. Raises
     TreeError for a folder without a vLLM that says its version, and what `apply.status` raises.
     """
-    version = find(root).version
+    tree = find(root)
+    version = tree.version
     if version is None:
         raise TreeError(f"{root}: its vLLM does not say its version: unpack the metadata too")
-    root = find(root).package.parent
+    root = tree.package.parent
     loaded = series.load()
     statuses = tuple(apply.status(root, loaded))
     return Survey(

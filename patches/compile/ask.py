@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,12 @@ from patches.compile.launch import Launch
 from patches.compile.recorder import Kernel
 from patches.compile.shapes import Shapes
 from patches.errors import PatchesError
-from patches.loadcheck import check
+from patches.loadcheck import process
 
 TIMEOUT_S = 1800.0
 """A card's kernels are compiled in a minute on an idle core."""
 
-
+_INSIDE = "patches.compile.inside"  # which imports every launch
 _COMPILERS = ("torch", "triton")
 
 
@@ -83,29 +82,11 @@ def _run(
     question: Mapping[str, Any], environment: Mapping[str, str], folder: Path
 ) -> tuple[dict[str, Any] | None, str]:
     """The last answer of a process, None without any, and how it ended if not well."""
-    asked, answered = folder / "asked.json", folder / "answered.json"
-    answered.unlink(missing_ok=True)
-    asked.write_text(json.dumps(question), encoding="utf-8")
-    command = [sys.executable, "-P", "-m", "patches.compile.inside", str(asked), str(answered)]
     try:
-        ended = subprocess.run(
-            command,
-            env=dict(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        ended = process.ask(_INSIDE, question, environment, folder, TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return None, f"compiling took longer than {TIMEOUT_S:g} s"
-    last = (ended.stdout.strip().splitlines() or ["no output"])[-1]
-    try:
-        said: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none, or cut off
-        return None, f"the process ended with {ended.returncode}: {last}"
-    return said, f"the process ended with {ended.returncode}: {last}"
+    return ended.said, ended.why
 
 
 def need_compilers() -> None:
@@ -119,7 +100,7 @@ def need_compilers() -> None:
 
 def _environment(root: Path, arch: str, folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """As the load check's, but that kernels are compiled, into a cache that begins empty."""
-    made = check.environment(root, environ, folder) | {
+    made = process.environment(root, environ, folder) | {
         "GPU_ARCHS": arch,
         "HIP_VISIBLE_DEVICES": "",
         "TRITON_CACHE_DIR": str(folder / "triton"),

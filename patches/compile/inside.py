@@ -21,6 +21,7 @@ from patches.compile import stand
 from patches.compile.launches import ALL
 from patches.compile.recorder import Recorder
 from patches.compile.shapes import Shapes
+from patches.errors import on_one_line
 from patches.loadcheck.card import CARDS
 
 
@@ -65,7 +66,7 @@ def answers(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
             try:
                 launch.run(shapes)
             except Exception as error:  # the tree's, or what the machine lacks
-                told = " ".join(f"{type(error).__name__}: {error}".split())
+                told = on_one_line(error)
                 stopped.append({**running, "why": told[:600]})
     yield said(None)
 

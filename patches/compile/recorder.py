@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from patches.compile import figures
+from patches.errors import on_one_line
 from patches.loadcheck.card import Card
 
 
@@ -51,7 +52,7 @@ class Recorder:
                 compiled = original(kernel, *args, grid=grid, warmup=True, **options)
                 taken = self._figures(compiled)
             except Exception as error:  # whatever compiling raises is the answer
-                told = " ".join(f"{type(error).__name__}: {error}".split())
+                told = on_one_line(error)
                 self._note(kernel, f"error {told}", {}, told[:600])
                 return None
             self._note(kernel, compiled.hash, taken, None)

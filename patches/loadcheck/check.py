@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +13,7 @@ from typing import Any
 from patches.audit.contract import contract
 from patches.audit.tree import open_tree
 from patches.errors import PatchesError
+from patches.loadcheck import inside, process
 from patches.loadcheck.draft import ARCHITECTURE
 from patches.loadcheck.inside import LEVELS, NOT_IMPORTED
 from patches.series import Series
@@ -23,8 +22,6 @@ from patches.tree import find
 PLATFORM = "amd"
 TIMEOUT_S = 900.0
 """Importing vLLM takes 10 s on an idle machine, minutes on a cold disk."""
-
-_HOME = Path(__file__).resolve().parents[2]
 
 
 class LoadCheckError(PatchesError):
@@ -105,69 +102,13 @@ def check_each(root: Path, series: Series, tables: Sequence[Mapping[str, Any]]) 
 def _ask(root: Path, question: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """The answer of a process of its own, which leaves nothing behind; see `inside.answer`."""
     with tempfile.TemporaryDirectory(prefix="loadcheck-") as scratch:
-        asked, answered = Path(scratch, "asked.json"), Path(scratch, "answered.json")
-        asked.write_text(json.dumps(question), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "patches.loadcheck.inside",
-            str(asked),
-            str(answered),
-        ]
+        folder = Path(scratch)
+        environment = process.environment(root, environ, folder)
         try:
-            ended = subprocess.run(
-                command,
-                env=environment(root, environ, Path(scratch)),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=TIMEOUT_S,
-                check=False,
-            )
+            ended = process.ask(inside.__name__, question, environment, folder, TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return _nothing(f"it took longer than {TIMEOUT_S:g} s")
-        if ended.returncode or not answered.exists():
-            last = (ended.stdout.strip().splitlines() or ["no output"])[-1]
-            return _nothing(f"the process ended with {ended.returncode}: {last}")
-        found: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
-        return found
-
-
-def environment(root: Path, environ: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """The variables of a process that imports the vLLM below `root`, on a machine without a GPU.
-
-    Caches go to `scratch`, unless `environ` names a place of its own for them.
-    """
-    paths = [str(root), *filter(None, [environ.get("PYTHONPATH")]), str(_HOME)]
-    defaults = {
-        "XDG_CACHE_HOME": str(scratch / "cache"),
-        "VLLM_CACHE_ROOT": str(scratch / "vllm"),
-        "VLLM_CONFIG_ROOT": str(scratch / "config"),
-        "TRITON_CACHE_DIR": str(scratch / "triton"),
-        "AITER_JIT_DIR": str(scratch / "aiter"),
-        # A build without network has no other interface.
-        "GLOO_SOCKET_IFNAME": "lo",
-        # AITER asks rocminfo, which needs a GPU, unless this names the architecture.
-        "GPU_ARCHS": "gfx950",
-    }
-    return {
-        **defaults,
-        **environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TMPDIR": str(scratch),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "1",
-        # Nothing is compiled; vLLM keeps Triton without a driver when the second is empty
-        # (vllm/triton_utils/importing.py).
-        "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    return _nothing(ended.why) if ended.code or ended.said is None else ended.said
 
 
 def _nothing(why: str) -> dict[str, Any]:

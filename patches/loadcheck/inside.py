@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from patches.errors import on_one_line
 from patches.loadcheck import draft, tiny
 
 NOT_IMPORTED, IMPORTED, LOADED = LEVELS = ("not imported", "imported", "loaded")
@@ -115,7 +116,7 @@ def _stopped(
     found: dict[str, Any], error: Exception, asked: dict[str, Any], cls: Any
 ) -> dict[str, Any]:
     """Tell the tree's own fault from what the machine lacks."""
-    told = " ".join(f"{type(error).__name__}: {error}".split())
+    told = on_one_line(error)
     if _is_of_tree(error, asked["sources"], cls):
         found["faults"] = [told]
     else:

@@ -16,7 +16,7 @@ from typing import Any
 from deploy import recipe
 from deploy.environment import cache_dir
 from deploy.rehearsal.environment import prepare
-from patches.loadcheck import check
+from patches.loadcheck import process
 
 DRIVER = "amd_class_driver.py"
 DEADLINE_S = 550.0
@@ -78,7 +78,7 @@ def ask(
     variables |= recipe.load().profile("rehearsal").env
     done = subprocess.run(
         [sys.executable, "-P", str(Path(__file__).with_name(driver)), str(asked), str(answered)],
-        env=check.environment(environment.tree, variables, folder),
+        env=process.environment(environment.tree, variables, folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
