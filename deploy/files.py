@@ -71,20 +71,21 @@ def why_not_writable(path: Path) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written to"
 
 
-def write_whole(path: Path, text: str, mode: int | None = None) -> None:
+def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """Put a file in place in one step; missing folders are made, links followed. Raises OSError.
 
     What is there and is no file, such as /dev/stdout, is written to and stays what it is. `mode` is
     the file's, None for what the umask leaves.
     """
+    data = content.encode() if isinstance(content, str) else content
     if _is_device(path):
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
         return
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(data)
         if mode is not None:
             partial.chmod(mode)
         partial.replace(path)

@@ -105,8 +105,8 @@ class Explainer:
         self._telling = tuple(dict.fromkeys([*texts, *START_LITERALS]))
         self._prefixes = Prefixes(self._tells)
         self._parts: dict[str, str] = {}  # by stream, what has come of its line
-        self._serving_literals = _fewest_of(tuple(texts))
-        self._all_literals = _fewest_of((*texts, *START_LITERALS, *_ERROR_LEVELS))
+        self._serving_literals = _fewest(tuple(texts))
+        self._all_literals = _fewest((*texts, *START_LITERALS, *_ERROR_LEVELS))
         self._lock = threading.Lock()
         self._clock = LogClock()
         self._lines = 0
@@ -503,15 +503,13 @@ class Explainer:
         return Verdict.LOADING if self._lines else Verdict.EMPTY
 
 
-def _fewest(texts: Iterable[str]) -> tuple[bytes, ...]:
+@functools.cache  # each start of a server is explained anew
+def _fewest(texts: tuple[str, ...]) -> tuple[bytes, ...]:
     """Texts of which every line that holds any of `texts` holds one."""
     every = set(texts)
     return tuple(
         sorted(text.encode() for text in every if not any(o in text for o in every - {text}))
     )
-
-
-_fewest_of = functools.cache(_fewest)  # each start of a server is explained anew
 
 
 def _same(one: ExceptionSeen, other: ExceptionSeen) -> bool:

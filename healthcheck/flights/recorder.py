@@ -14,7 +14,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from deploy.files import write_whole
 from deploy.redaction import Redaction
 from healthcheck.flights import lines, stacks, told
 from healthcheck.flights.model import (
@@ -37,7 +37,7 @@ from healthcheck.flights.model import (
     stack_as_json,
 )
 from healthcheck.signs.model import Signs
-from healthcheck.signs.writer import watching
+from healthcheck.signs.writer import MODE, watching
 from healthcheck.words import fault
 
 LOOK_S = 1.0
@@ -170,15 +170,10 @@ class Recorder:
     def _write(self, name: str, data: bytes) -> None:
         """Put an archive in place, readable for the health service's user, and take the oldest."""
         folder = self._log.with_name(FOLDER)
-        number, partial = tempfile.mkstemp(prefix=".", dir=folder)
         try:
-            with os.fdopen(number, "wb") as file:
-                file.write(data)
-            Path(partial).chmod(0o644)
-            Path(partial).replace(folder / name)
+            write_whole(folder / name, data, MODE)
         except OSError as e:
             print(f"flights: {folder / name}: {e.strerror}; it is lost", file=sys.stderr)
-            Path(partial).unlink(missing_ok=True)
             return
         print(f"flights: {folder / name} tells what the server was doing", file=sys.stderr)
         for old in listed(folder)[KEPT:]:

@@ -29,6 +29,7 @@ from healthcheck.flights.model import (
     Stack,
     Thread,
 )
+from healthcheck.signs.gather import PROC, stat
 from healthcheck.signs.model import Process
 
 PROGRAM = "py-spy"
@@ -38,7 +39,6 @@ PLAIN_S = 3.0  # for all together
 NATIVE_S = 10.0  # for each: py-spy reads the symbols of some GB of libraries
 NATIVE_TOGETHER_S = 40.0
 ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
-PROC = Path("/proc")
 _POLL_S = 0.02
 _STOPPED = "TtD"  # neither can be made to stop
 
@@ -70,12 +70,11 @@ def take(
 
 def _bare(process: Process) -> Stack:
     """What the kernel alone tells of a process now."""
-    state, kernel = process.state, ""
-    with contextlib.suppress(OSError, IndexError):
-        folder = PROC / str(process.pid)
-        line = (folder / "stat").read_text("utf-8", "replace")
-        state = line.rpartition(")")[2].split()[0]
-        kernel = (folder / "wchan").read_text("ascii", "replace").strip()[:LONGEST_WORD]
+    line, kernel = stat(process.pid), ""
+    with contextlib.suppress(OSError):
+        wchan = PROC / str(process.pid) / "wchan"
+        kernel = wchan.read_text("ascii", "replace").strip()[:LONGEST_WORD]
+    state = process.state if line is None else line.state
     return Stack(process.name, process.pid, state, "" if kernel == "0" else kernel, False, ())
 
 

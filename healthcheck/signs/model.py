@@ -97,11 +97,6 @@ class Ended:
     by_oom: bool = False
 
     @property
-    def of_engine(self) -> bool:
-        """See Process."""
-        return self.name.startswith(_ENGINE)
-
-    @property
     def how(self) -> str:
         """The end in a few words."""
         if self.by_oom:
