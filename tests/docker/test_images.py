@@ -76,6 +76,18 @@ def test_the_server_image_carries_the_series_and_says_so(
     assert all(line.split()[0] in after for line in sums.splitlines())
 
 
+def run_patches(engine: docker.DockerClient, images: Images, command: str, *words: str) -> str:
+    """A command of `patches` on the image's tree, with torch and Triton at hand and no network."""
+    tree = "/usr/local/lib/python3.11/dist-packages"
+    return run(
+        engine,
+        images.server,
+        *("python3", "-m", "patches", command, tree, *words),
+        network_mode="none",
+        volumes={str(stand_in.site_packages()): {"bind": str(stand_in.SITE), "mode": "ro"}},
+    )
+
+
 def test_the_build_argument_of_the_compile_proof_reaches_it(build: Build, images: Images) -> None:
     """A word that it does not know is refused, in the one line that names the legal ones."""
     options = ("--network", "none", "--build-arg", "COMPILE_PROOF=no")
@@ -88,16 +100,7 @@ def test_the_image_compiles_the_kernels_of_the_series(
     engine: docker.DockerClient, images: Images
 ) -> None:
     """With torch and Triton at hand and no network, as a build on the ROCm image has them."""
-    command = "python3 -m patches compile /usr/local/lib/python3.11/dist-packages"
-    site = str(stand_in.site_packages())
-    told = run(
-        engine,
-        images.server,
-        *command.split(),
-        *("--profile", "mi355x", "--touched"),
-        network_mode="none",
-        volumes={site: {"bind": str(stand_in.SITE), "mode": "ro"}},
-    )
+    told = run_patches(engine, images, "compile", "--profile", "mi355x", "--touched")
     assert re.search(r"kernels compiled: \d+ on gfx950 with Triton \d", told)
     assert re.search(r"^_flat_paged_mqa_logits_kernel .* new$", told, re.MULTILINE)
 
@@ -124,16 +127,7 @@ def test_an_image_lists_what_it_is_made_of(
 
 def test_the_image_loads_its_draft_class(engine: docker.DockerClient, images: Images) -> None:
     """With torch at hand and no network, as in a build, the load check ends with a loaded draft."""
-    command = "python3 -m patches loadcheck /usr/local/lib/python3.11/dist-packages"
-    site = str(stand_in.site_packages())
-    told = run(
-        engine,
-        images.server,
-        *command.split(),
-        *("--at-least", "loaded"),
-        network_mode="none",
-        volumes={site: {"bind": str(stand_in.SITE), "mode": "ro"}},
-    )
+    told = run_patches(engine, images, "loadcheck", "--at-least", "loaded")
     assert "DSparkDeepseekV4ForCausalLM: loaded" in told
 
 

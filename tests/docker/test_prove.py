@@ -67,12 +67,14 @@ def prove() -> Any:
     return module
 
 
-def run(checkout: Path, tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(
+    checkout: Path, tree: Path, *command: str, compile_proof: str = "off"
+) -> subprocess.CompletedProcess[str]:
     """Run a program of a checkout against a tree; kernels are compiled by tests of their own."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(tree), "COMPILE_PROOF": "off"},
+        env={**os.environ, "PYTHONPATH": str(tree), "COMPILE_PROOF": compile_proof},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -187,15 +189,8 @@ def test_versions_that_the_image_does_not_say_are_unknown(prove: Any, tmp_path: 
 
 def test_a_word_that_is_no_way_to_compile_is_refused(tree: Path, tmp_path: Path) -> None:
     """Before anything is applied."""
-    ended = subprocess.run(
-        [sys.executable, "docker/prove.py", str(tmp_path / "provenance.json")],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tree), "COMPILE_PROOF": "no"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    provenance = str(tmp_path / "provenance.json")
+    ended = run(ROOT, tree, "docker/prove.py", provenance, compile_proof="no")
     assert refusal(ended) == "prove: COMPILE_PROOF: got 'no'; give on, warn or off"
     assert not any(status.carried for status in apply.status(tree, series.load()))
 

@@ -4,45 +4,32 @@ In its own environment, with nothing of it changed but RELEASE: the rehearsal's 
 that fails, the load check, what is sampled, and what the sparse indexer finds.
 """
 
+import functools
 import json
-import subprocess
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
-from deploy import environment, facts
+from deploy import facts
 from healthcheck.explain import explain_stream
 from patches.loadcheck import tiny
 from tests.contract.cases import DRAFT, SAMPLES, TARGET, configuration_questions, runtime_questions
 from tests.contract.test_retrieval import DRIVER, ENOUGH
 from tests.contract.test_sampling import SOUND
+from tests.support import lanes
 from tests.support.amd_class import Answers
 from tests.support.amd_class_lane import ask_release
 from tests.support.chi_square import p_value
-from tests.support.lanes import LANES, ROOT, environ
+from tests.support.lanes import LANES
 from tests.support.whole_trees import whole_tree
 
 pytestmark = pytest.mark.real
 
 VLLM = LANES[-1]
-DEADLINE_S = 550
 DRILL = "ckpt.partial"
 
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """A program of the release's environment, which must end well."""
-    ended = subprocess.run(
-        [str(environment.ensure("rehearsal", VLLM)), "-m", *words],
-        cwd=ROOT,
-        env=environ(VLLM),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended
+run = functools.partial(lanes.run, VLLM, deadline_s=550)
 
 
 def test_its_smoke_test_holds(tmp_path: Path) -> None:

@@ -5,33 +5,19 @@ last line of the output is the answers as JSON.
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from deploy import environment
 from deploy.release import Release
+from tests.support import lanes
 from tests.support.amd_class import DEADLINE_S, DRIVER, Answers, ask
-from tests.support.lanes import ROOT, environ
 
 
 def ask_release(vllm: Release, folder: Path, questions: Answers, driver: str = DRIVER) -> Answers:
     """`ask`, of another release's patched tree in its own environment. Raises AssertionError."""
-    ended = subprocess.run(
-        [
-            *(str(environment.ensure("rehearsal", vllm)), "-m"),
-            *("tests.support.amd_class_lane", str(folder), driver),
-        ],
-        input=json.dumps(questions),
-        cwd=ROOT,
-        env=environ(vllm),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
+    words = ("tests.support.amd_class_lane", str(folder), driver)
+    ended = lanes.run(vllm, *words, deadline_s=DEADLINE_S, given=json.dumps(questions))
     answers: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return answers
 

@@ -1,9 +1,10 @@
 """The releases beside the default one that have an environment to be rehearsed in."""
 
 import os
+import subprocess
 from pathlib import Path
 
-from deploy import recipe, release
+from deploy import environment, recipe, release
 from deploy.release import Release
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,6 +14,24 @@ LANES = [
     for version in release.names()
     if version != DEFAULT and (vllm := release.load(version)).rehearsal
 ]
+
+
+def run(
+    vllm: Release, *words: str, deadline_s: float, given: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A program of the release's environment, `python -m WORDS`, which must end well."""
+    ended = subprocess.run(
+        [str(environment.ensure("rehearsal", vllm)), "-m", *words],
+        input=given,
+        cwd=ROOT,
+        env=environ(vllm),
+        capture_output=True,
+        text=True,
+        timeout=deadline_s,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+    return ended
 
 
 def environ(vllm: Release) -> dict[str, str]:
