@@ -83,9 +83,9 @@ class Recorder:
         self._thread.start()
 
     def before(self, send: Callable[[], object]) -> None:
-        """Call `send`, which ends the server: at once, or where it is stuck once its stacks are
-        taken, in another thread. May be called in a signal's handler."""
-        if self._stuck is None or self._holding:
+        """Call `send`, which ends the server, in the recorder's thread: where the server is stuck
+        once its stacks are taken. May be called in a signal's handler."""
+        if self._holding:
             send()
             return
         self._holding = True
@@ -95,7 +95,7 @@ class Recorder:
             with contextlib.suppress(IndexError):
                 left.pop()()
 
-        self._calls.put(lambda: self._record(SIGTERM, native=False, then=once))
+        self._calls.put(lambda: self._last(once))
         limit = threading.Timer(HOLD_S, once)  # the thread may wait for a disk
         limit.daemon = True
         try:
@@ -124,25 +124,40 @@ class Recorder:
             except Exception as e:  # the recorder is an extra: the server does without
                 print(f"flights: {fault(e)}", file=sys.stderr, flush=True)
 
+    def _last(self, send: Callable[[], None]) -> None:
+        """Record a stuck server before `send`; what was told since the last look counts."""
+        try:
+            self._see()
+        finally:
+            if self._stuck is None:
+                self._holding = False
+                send()
+        if self._stuck is not None:
+            self._record(SIGTERM, native=False, then=send)
+
     def _look(self) -> None:
-        """See whether the health service says that the server is stuck, and record it if so."""
+        """Record a server of which the health service says anew that it is stuck."""
+        if self._see() and self._stuck is not None and not self._holding:
+            last = self._recorded.get(self._stuck.state)
+            if last is None or time.monotonic() - last >= QUIET_S:
+                self._record(self._stuck.state, native=True)
+
+    def _see(self) -> bool:
+        """Read what the health service says of the server; False if that is known already."""
         file = told.file(self._log)
         try:
             status = file.lstat()
             seen = (status.st_ino, status.st_mtime_ns)
         except OSError:
             self._seen = self._stuck = None
-            return
+            return False
         if seen == self._seen:
-            return
+            return False
         self._seen = seen
         stuck = told.read(file)
         # A file of before this start is of another server.
         self._stuck = stuck if stuck is not None and stuck.at >= self._began else None
-        if self._stuck is not None and not self._holding:
-            last = self._recorded.get(self._stuck.state)
-            if last is None or time.monotonic() - last >= QUIET_S:
-                self._record(self._stuck.state, native=True)
+        return True
 
     def _record(self, why: str, native: bool, then: Callable[[], None] = lambda: None) -> None:
         """One flight; `then` is called as soon as the stacks are taken, whatever comes of them."""
