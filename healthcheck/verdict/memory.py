@@ -356,6 +356,7 @@ class Memory:
     sampled_at: float | None = None
     signs: Signs | None = None  # the last reading's, if they were of its time
     ended: tuple[Ended, ...] = ()  # of the last signs that were seen: their writer may be gone too
+    born_at: float = float("-inf")  # start of the server that is judged: ends before are others'
 
     transport: Alarm = Alarm()
     unclear: Alarm = Alarm()  # /health told nothing

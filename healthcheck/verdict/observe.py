@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from deploy.recipe import Health
@@ -10,6 +11,7 @@ from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition
 from healthcheck.judge import ARGMAX_CHANCE, CHANCE, Finding, Outcome, Step, chance_of
 from healthcheck.reasons import Note
+from healthcheck.signs.model import Signs
 from healthcheck.verdict import vitals
 from healthcheck.verdict.gate import gate_after
 from healthcheck.verdict.memory import (
@@ -42,7 +44,7 @@ def observe(memory: Memory, reading: Reading, policy: Policy) -> tuple[Memory, b
     signs = vitals.seen(reading, longest_turn_s(policy.health))
     seen = replace(memory, at=reading.at, outstanding=reading.outstanding, signs=signs)
     if signs is not None:
-        seen = replace(seen, ended=signs.ended)
+        seen = replace(seen, ended=signs.ended, born_at=_born(memory, reading, signs))
     seen = _observe_transport(seen, reading, policy.health)
     new_engine = False
     if isinstance(reading.metrics, Exposition) and reading.metrics.engines:
@@ -65,6 +67,13 @@ def observe(memory: Memory, reading: Reading, policy: Policy) -> tuple[Memory, b
     if reading.generation is not None and reading.generation.epoch == seen.epoch:
         seen = _observe_generation(seen, reading.generation, policy.health)
     return _observe_silence(seen, memory, reading, policy.health), new_engine
+
+
+def _born(memory: Memory, reading: Reading, signs: Signs) -> float:
+    """When the server that is judged was started. One that was up is that until it is given up as
+    DEAD, though its successor is there by then: what it died of is to be told."""
+    down = memory.state in (State.LOADING, State.DEAD) or reading.transport is Outcome.GOOD
+    return signs.started if down or math.isinf(memory.born_at) else memory.born_at
 
 
 def longest_turn_s(health: Health) -> float:

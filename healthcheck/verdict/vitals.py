@@ -66,7 +66,7 @@ def _ends(memory: Memory, after: float) -> list[Note]:
     return [
         Note("process.died", f"{e.name}, pid {e.pid}: {e.how}")
         for e in memory.ended
-        if e.at > after and e.exit_code != 0
+        if e.at > max(after, memory.born_at) and e.exit_code != 0
     ]
 
 

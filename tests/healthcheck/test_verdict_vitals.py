@@ -116,6 +116,35 @@ def test_the_end_is_told_beside_a_dead_server_and_while_it_loads_again() -> None
         assert loading.codes == codes
 
 
+def test_dead_tells_the_ends_of_its_own_start_alone() -> None:
+    """A server that was killed half a minute before, and its successor, which was killed now: the
+    reason is of the second, also when the third is started before the port was gone for long."""
+    machine = ready()
+    born = machine.now
+    before = Ended("EngineCore", 66, born - 1, None, "SIGKILL")
+    machine.see(metrics=metrics(), signs=signs(machine.now + 5, started=born, ended=(before,)))
+    end = Ended("EngineCore", 30, machine.now + 1, None, "SIGKILL")
+    again = machine.now + 12
+    while machine.memory.state is not State.DEAD:
+        at = machine.now + 5
+        started = again if at > again else born
+        machine.see(REFUSED, signs=signs(at, started=started, ended=(before, end)))
+        assert "pid 66" not in str(machine.memory.notes)
+    assert machine.codes == ["server.refused", "process.died"]
+    assert "pid 30" in machine.memory.notes[1].detail
+
+
+def test_a_start_is_not_charged_with_the_ends_of_the_one_before() -> None:
+    """A service that finds a server loading names who died in this start, and nobody else."""
+    loading = Machine(now=1000.0)
+    before = Ended("EngineCore", 66, 999.0, None, "SIGKILL")
+    loading.see(REFUSED, signs=signs(1005.0, started=1000.0, ended=(before,)))
+    assert loading.codes == ["start.waiting"]
+    own = Ended("EngineCore", 70, 1004.0, 1)
+    loading.see(REFUSED, signs=signs(1010.0, started=1000.0, ended=(before, own)))
+    assert str(loading.memory.notes[1]) == "process.died (EngineCore, pid 70: exit code 1)"
+
+
 # --- who sleeps beside work ----------------------------------------------------------------------------
 
 

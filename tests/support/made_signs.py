@@ -18,9 +18,10 @@ def signs(
     compilers: tuple[Compiler, ...] = (),
     cards: tuple[Card, ...] | None = (),
     ended: tuple[Ended, ...] = (),
+    started: float = 0.0,
 ) -> Signs:
     """Processes by name. `still` is since when they sleep, for all or by name; `states` a letter and
-    since when, for those that do not sleep and are not at work."""
+    since when, for those that do not sleep and are not at work. `started`: the server was."""
 
     def process(pid: int, name: str) -> Process:
         since = still.get(name) if isinstance(still, Mapping) else still
@@ -30,7 +31,7 @@ def signs(
 
     rest = Process(OTHERS, 0, "S", 0.0, 0.0, 0.0, 0, 0)
     all_of = (*(process(n, name) for n, name in enumerate(names, start=1)), rest)
-    return Signs(at, 0.0, "boot", all_of, compilers, cards, ended=ended)
+    return Signs(at, started, "boot", all_of, compilers, cards, ended=ended)
 
 
 def card(busy_percent: int | None = 0, busy_at: float | None = 0.0, uncorrected: int = 0) -> Card:
