@@ -47,25 +47,25 @@ preflight: ## look at this machine before PROFILE is started on it
 	@"$$PYTHON" -m deploy preflight --profile "$$PROFILE"
 
 build: ## build the images of PROFILE, and nothing else
-	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" build
+	@"$$PYTHON" -m deploy containers --profile "$$PROFILE" build
 
 up: ## build and start the containers of PROFILE; returns when sampled text was generated
-	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" up
+	@"$$PYTHON" -m deploy containers --profile "$$PROFILE" up
 
 down: ## stop the containers of PROFILE; volumes stay
-	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" down
+	@"$$PYTHON" -m deploy containers --profile "$$PROFILE" down
 
 logs: ## follow the logs of PROFILE
-	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" logs
+	@"$$PYTHON" -m deploy containers --profile "$$PROFILE" logs
 
 status: ## say what runs of PROFILE and whether it is ready
-	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" status
+	@"$$PYTHON" -m deploy containers --profile "$$PROFILE" status
 
 weights: ## download the weights of PROFILE into the volume of the containers
-	@"$$PYTHON" -m deploy.host --profile "$$PROFILE" weights
+	@"$$PYTHON" -m deploy containers --profile "$$PROFILE" weights
 
 evidence: ## look at this host and its server, and write one file that fills a hardware row
-	@"$$PYTHON" -m deploy.evidence --profile "$$PROFILE"
+	@"$$PYTHON" -m deploy evidence --profile "$$PROFILE"
 
 test-containers: ## build the images and drill them on a Docker engine
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m docker $$TESTS

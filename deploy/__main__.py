@@ -9,29 +9,22 @@ import os
 import sys
 from pathlib import Path
 
-from deploy import (
-    accuracy,
-    environment,
-    facts,
-    plan,
-    programs,
-    recipe,
-    release,
-    smoke,
-    switches,
-    vocabulary,
-    weights,
-)
+from deploy import environment, plan, programs, recipe
+from deploy.containers import weights
 from deploy.environment import SetupError
 from deploy.plan import PlanError
-from deploy.recipe import RecipeError
-from deploy.release import Release
-from patches import aiter, faults
+from deploy.recipe import RecipeError, facts, release, switches, vocabulary
+from deploy.recipe.release import Release
+from deploy.validation import accuracy, smoke
+from patches import faults
+from patches.audit import aiter
 from patches.errors import PatchesError
 
 # Commands with a command line of their own; their modules are imported when asked for.
 ELSEWHERE = {
     "preflight": ("deploy.preflight.cli", "look at this machine before a server is started on it"),
+    "containers": ("deploy.containers.cli", "build, start, watch and stop the containers here"),
+    "evidence": ("deploy.validation.evidence", "write one file of what was seen of a profile here"),
     "engine-config": ("deploy.preflight.engine", "let vLLM itself judge the plan, without weights"),
 }
 FORMS = ("argv", "env", "json", "shell")

@@ -26,11 +26,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import plan, recipe, release, switches
+from deploy import plan, recipe
 from deploy.addresses import to_bind
 from deploy.plan import Plan, PlanError
 from deploy.preflight import cli as look
-from deploy.recipe import RecipeError
+from deploy.recipe import RecipeError, release, switches
 from patches import apply, faults, series
 from patches.errors import PatchesError
 from patches.tree import find

@@ -15,7 +15,8 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from deploy import recipe, switches
+from deploy import recipe
+from deploy.recipe import switches
 from healthcheck.answers import Failure
 from healthcheck.client import Client
 from healthcheck.reasons import GARBAGE

@@ -36,9 +36,8 @@ from typing import IO, TYPE_CHECKING, BinaryIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import switches
 from deploy.files import SecretError, read_secret
-from deploy.recipe import RecipeError
+from deploy.recipe import RecipeError, switches
 
 # Imported where they are used: they need what vLLM brings along.
 if TYPE_CHECKING:

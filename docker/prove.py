@@ -27,10 +27,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import recipe, switches
+from deploy import recipe
 from deploy.files import write_whole
-from deploy.recipe import RecipeError
-from patches import aiter, apply, series, show, tree
+from deploy.recipe import RecipeError, switches
+from patches import apply, series, show, tree
+from patches.audit import aiter
 from patches.audit.audit import Scope
 from patches.audit.audit import audit as find_gaps
 from patches.audit.render import as_json, sentence

@@ -65,7 +65,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from deploy import switches
+    from deploy.recipe import switches
 
     parser = argparse.ArgumentParser(
         prog="python3 -m healthcheck", description=__doc__, allow_abbrev=False
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from deploy import switches
+    from deploy.recipe import switches
     from healthcheck import service, settings
 
     made = settings.make(
@@ -169,7 +169,7 @@ def run_wait(args: argparse.Namespace) -> int:
 
 def run_idle(args: argparse.Namespace) -> int:
     """Ask until nothing runs or waits; every change is told on stderr, the last line on stdout."""
-    from deploy import switches
+    from deploy.recipe import switches
     from healthcheck import idle, settings
     from healthcheck.client import Client
 

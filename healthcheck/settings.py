@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deploy import budgets, recipe
+from deploy import recipe
 from deploy.addresses import http_parts
 from deploy.files import SecretError, read_secret
-from deploy.recipe import RecipeError
+from deploy.recipe import RecipeError, budgets
 from healthcheck.client import FileSecret, Secret, tls_context
 from healthcheck.verdict import Policy
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from deploy.versions import is_at_least
 from patches import transaction
 from patches.errors import PatchesError
 from patches.series import Patch, Series, Target
 from patches.transaction import Change, Step, digest
-from patches.tree import Tree, find, is_at_least, read_source
+from patches.tree import Tree, find, read_source
 from patches.unified import DiffError
 
 State = Literal["applied", "pending", "upstream", "drifted", "missing"]

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from deploy.versions import is_within, numbers
 from patches.apply import PatchStatus
 from patches.errors import FaultsError
 from patches.series import Series
-from patches.tree import is_within, numbers
 
 FILE = Path(__file__).resolve().parent / "faults.toml"
 

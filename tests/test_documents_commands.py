@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import host, recipe
+from deploy import recipe
+from deploy.containers import cli as host
 from deploy.rehearsal.environment import FAULTS
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check, Report

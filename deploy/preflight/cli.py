@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from deploy import recipe, switches
-from deploy.memory import Memory
+from deploy import recipe
+from deploy.plan.memory import Memory
 from deploy.preflight import checks, facts, start
 from deploy.preflight.caches import cache_folders, note_caches
 from deploy.preflight.findings import LEVELS, Finding
 from deploy.preflight.host import Host, LocalHost, RecordedHost
-from deploy.recipe import Profile, Recipe, RecipeError
+from deploy.recipe import Profile, Recipe, RecipeError, switches
 
 FORMS = ("text", "json")
 

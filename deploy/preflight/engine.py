@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deploy import plan, recipe, serve_parser, switches
+from deploy import plan, recipe
 from deploy.plan import PlanError
-from deploy.recipe import RecipeError
+from deploy.recipe import RecipeError, serve_parser, switches
 
 # Decided by vllm/platforms/rocm.py and by AITER, which only a ROCm build runs.
 ROCM_ONLY = (

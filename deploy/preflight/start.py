@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deploy import budgets, memory, plan
+from deploy import plan
 from deploy.addresses import EVERYWHERE
-from deploy.arguments import Given
-from deploy.memory import Memory
-from deploy.plan import PlanError
+from deploy.plan import PlanError, memory
+from deploy.plan.arguments import Given
+from deploy.plan.memory import Memory
+from deploy.plan.rules import Intent
 from deploy.preflight.caches import read_caches
 from deploy.preflight.facts import Cache, Port, read_port
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host
 from deploy.preflight.weights import Weights, read_weights
-from deploy.recipe import Model, Profile, RecipeError
-from deploy.rules import Intent
+from deploy.recipe import Model, Profile, RecipeError, budgets
 
 # Sizes of the model that its own config.json knows better than the recipe.
 FROM_CONFIG = (

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy import serve_parser
+from deploy.recipe import serve_parser
 
 # Of one drill: seconds on an idle machine.
 LIMIT_S = 180.0

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy import facts, plan, recipe
+from deploy import plan, recipe
+from deploy.recipe import facts
 from deploy.rehearsal.environment import QWEN, prepare
 from deploy.rehearsal.errors import RehearsalError
 

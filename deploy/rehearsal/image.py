@@ -24,11 +24,11 @@ from typing import IO, Any
 
 from deploy import recipe
 from deploy.environment import cache_dir
+from deploy.recipe.release import Release
 from deploy.rehearsal.environment import SHIM
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.models import CONTENT_DIGEST, HEALTHY, publish_models
 from deploy.rehearsal.tree import find_installed, publish_tree
-from deploy.release import Release
 
 REPOSITORY = "dspark-rocm/rehearsal-base"
 ROOT_REPOSITORY = "dspark-rocm/rehearsal-root"

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import environment, recipe, release
+from deploy import environment, recipe
+from deploy.recipe import release
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.supervisor import METRICS, ROOT
 from healthcheck import signatures

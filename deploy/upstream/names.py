@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy import arguments, plan, recipe, release, vocabulary
-from deploy.arguments import ArgumentsError
-from deploy.plan import PlanError
+from deploy import plan, recipe
+from deploy.plan import PlanError, arguments
+from deploy.plan.arguments import ArgumentsError
+from deploy.recipe import release, vocabulary
 from patches.loadcheck import draft, process
 
 TIMEOUT_S = 600.0

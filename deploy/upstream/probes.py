@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import facts
+from deploy.recipe import facts
 
 Probe = Callable[[str], bool]
 """Whether the text of the fact's source file has it. Raises LookupError where the passage that it

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import recipe, release
+from deploy import recipe
+from deploy.recipe import release
 from deploy.upstream import names, probes, wordings
 from deploy.upstream.names import Names, NamesError
 from deploy.upstream.probes import Seen
 from deploy.upstream.wordings import Wordings
+from deploy.versions import numbers
 from patches import apply, faults, series
 from patches.apply import PatchStatus
 from patches.audit import render
@@ -21,7 +23,7 @@ from patches.errors import PatchesError, TreeError
 from patches.faults import Fault
 from patches.loadcheck import check, draft
 from patches.loadcheck.check import Loaded
-from patches.tree import find, numbers
+from patches.tree import find
 
 
 @dataclass(frozen=True)

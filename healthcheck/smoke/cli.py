@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from deploy import facts, recipe, switches
+from deploy import recipe
 from deploy.files import why_not_writable, write_whole
-from deploy.recipe import RecipeError
+from deploy.recipe import RecipeError, facts, switches
 from healthcheck import settings
 from healthcheck.client import Client
 from healthcheck.settings import SettingsError

@@ -6,14 +6,14 @@ import re
 import time
 from collections.abc import Iterator
 
-from deploy import facts
+from deploy.recipe import facts
+from deploy.versions import is_at_least
 from healthcheck.answers import Answer
 from healthcheck.client import Client
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, Stopped, fault
 from healthcheck.verdict import gate_limit_s
-from patches.tree import is_at_least
 
 MOST_TOKENS = 1 << 40  # no context is longer; what says so is not understood
 _POLL_S = 0.5

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from deploy import arguments, recipe, vocabulary
-from deploy.arguments import ArgumentsError, Given
+from deploy import recipe
+from deploy.plan import arguments
+from deploy.plan.arguments import ArgumentsError, Given
+from deploy.recipe import vocabulary
 
 WORDS = recipe.load().vllm.vocabulary
 

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy import evidence, recipe
-from deploy.evidence import EvidenceError, Target, Tester, redaction
+from deploy import recipe
 from deploy.preflight.host import RecordedHost
+from deploy.validation import evidence
+from deploy.validation.evidence import EvidenceError, Target, Tester, redaction
 from tests.support.recorded_hosts import broken, gpu_host
 from tests.support.scripted_server import ScriptedServer
 
@@ -253,7 +254,7 @@ def test_redaction_leaves_what_is_no_secret(
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "deploy.evidence", *arguments],
+        [sys.executable, "-m", "deploy", "evidence", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import facts
-from deploy.tables import RecipeError
+from deploy.recipe import facts
+from deploy.recipe.tables import RecipeError
 from deploy.upstream import probes
 from tests.support.vllm_trees import SHA256, tree
 

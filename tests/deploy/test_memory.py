@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy import plan, recipe
-from deploy.memory import GIB, Memory
+from deploy.plan.memory import GIB, Memory
 from deploy.preflight import cli
 from deploy.preflight.findings import Finding
 from deploy.preflight.host import RecordedHost

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import mirrors
+from deploy.environment import mirrors
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy import arguments, plan, recipe, rules
+from deploy import plan, recipe
 from deploy.__main__ import holds
-from deploy.arguments import Given
-from deploy.plan import PlanError
+from deploy.plan import PlanError, arguments, rules
+from deploy.plan.arguments import Given
 from deploy.recipe import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe, switches
+from deploy import recipe
 from deploy.preflight import cli
 from deploy.preflight.findings import Finding
 from deploy.preflight.host import LocalHost, RecordedHost
+from deploy.recipe import switches
 from tests.support import recorded_hosts
 from tests.support.recorded_hosts import CARDS, GIB, NOW, RENDER_GID, Tree
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe, tables
-from deploy.recipe import RecipeError
+from deploy import recipe
+from deploy.recipe import RecipeError, tables
 
 TEXT = recipe.FILE.read_text(encoding="utf-8")
 PROFILES = [

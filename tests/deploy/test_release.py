@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe, release
-from deploy.tables import RecipeError
+from deploy import recipe
+from deploy.recipe import release
+from deploy.recipe.tables import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = recipe.load().vllm

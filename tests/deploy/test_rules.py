@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from deploy import memory, plan, recipe, rules
+from deploy import plan, recipe
+from deploy.plan import memory, rules
+from deploy.plan.rules import Intent
 from deploy.preflight.checks.plan import mxfp4_shard
 from deploy.preflight.findings import Unknown
 from deploy.preflight.start import Start
-from deploy.rules import Intent
 
 RECIPE = recipe.load()
 RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import sbom
+from deploy.containers import sbom
 from patches import series
 from tests.support import bom
 
@@ -35,7 +35,7 @@ Version: 12.2.0-14+deb12u1
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deploy.sbom", *arguments]
+    command = [sys.executable, "-m", "deploy.containers.sbom", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import smoke
 from deploy.recipe import RecipeError
+from deploy.validation import smoke
 
 
 def test_a_named_server_is_tested_as_it_is() -> None:
@@ -25,7 +25,7 @@ def test_a_named_server_is_tested_as_it_is() -> None:
 def test_a_gpu_host_with_an_engine_tests_its_containers() -> None:
     """The containers are brought up first, and the health service's verdict is part of the test."""
     chosen = smoke.choose({"SERVER_PORT": "9000"}, lambda: True)
-    assert chosen.first == ("deploy.host", "--profile", "mi355x", "up")
+    assert chosen.first == ("deploy", "containers", "--profile", "mi355x", "up")
     assert "http://127.0.0.1:9000" in chosen.arguments
     assert "--health" in chosen.arguments
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe, switches
-from deploy.recipe import RecipeError
+from deploy import recipe
+from deploy.recipe import RecipeError, switches
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,7 @@ def test_another_word_is_refused_with_the_legal_ones() -> None:
     [
         "deploy plan --profile mi355x",
         "deploy preflight --profile mi355x",
-        "deploy.host --profile rehearsal up",
+        "deploy containers --profile rehearsal up",
         "healthcheck serve --profile mi355x",
         "healthcheck smoke http://127.0.0.1:1 --profile mi355x",
     ],

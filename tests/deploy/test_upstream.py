@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy import facts, release, vocabulary
+from deploy.recipe import facts, release, vocabulary
 from deploy.upstream import names, page, survey, wheel, wordings
 from deploy.upstream.__main__ import main
 from deploy.upstream.names import Names

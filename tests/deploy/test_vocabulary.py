@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deploy import environment, recipe, release, vocabulary
+from deploy import environment, recipe
+from deploy.recipe import release, vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM = recipe.load().vllm

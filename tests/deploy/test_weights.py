@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy import recipe
-from deploy.weights import WeightsError, verify
+from deploy.containers.weights import WeightsError, verify
 from tests.support import recorded_hosts
 from tests.support.recorded_hosts import Tree
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe, release
+from deploy import recipe
+from deploy.recipe import release
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 300

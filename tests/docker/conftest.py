@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import docker
-from deploy import host, recipe
+from deploy import recipe
+from deploy.containers import cli as host
 from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
 from tests.support.containers import Build, Images, Stack, health_recipe

@@ -1,4 +1,4 @@
-"""`python3 -m deploy.host`: what it reads of a host, what it refuses, what it gives compose.
+"""`python3 -m deploy containers`: what it reads of a host, what it refuses, what it gives compose.
 
 The commands run against a `docker` on PATH that writes down how it was called.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import host, recipe
+from deploy import recipe
+from deploy.containers import cli as host
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,7 +65,7 @@ class Host:
         """A command for mi355x with these devices."""
         kfd, dri = self._devices
         script = (
-            "import sys; from pathlib import Path; from deploy import host;"
+            "import sys; from pathlib import Path; from deploy.containers import cli as host;"
             f"host.KFD, host.DRI = Path({str(kfd)!r}), Path({str(dri)!r}); host.POLL_S = 0.05;"
             "sys.exit(host.main(sys.argv[1:]))"
         )
@@ -201,7 +202,7 @@ def test_a_value_that_cannot_work_is_refused(environ: dict[str, str], told: str)
 def test_graphs_that_a_profile_has_not_are_refused_before_anything_is_built() -> None:
     """The switch is told off without an engine having been asked."""
     ended = subprocess.run(
-        [sys.executable, "-m", "deploy.host", "--profile", "mi308x", "build"],
+        [sys.executable, "-m", "deploy", "containers", "--profile", "mi308x", "build"],
         cwd=ROOT,
         env={"PATH": "/nowhere", "DSPARK_GRAPHS": "on"},
         capture_output=True,
@@ -264,7 +265,7 @@ def test_a_key_that_the_health_service_cannot_read_is_refused(tmp_path: Path) ->
 def test_a_refusal_is_one_line(arguments: list[str], told: str) -> None:
     """Exit code 1, one line on stderr, no traceback."""
     ended = subprocess.run(
-        [sys.executable, "-m", "deploy.host", *arguments],
+        [sys.executable, "-m", "deploy", "containers", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -19,7 +19,8 @@ import pytest
 from docker.errors import ContainerError
 
 import docker
-from deploy import host, recipe
+from deploy import recipe
+from deploy.containers import cli as host
 from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
 from patches import series

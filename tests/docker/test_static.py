@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import host, recipe, switches
+from deploy import recipe
+from deploy.containers import cli as host
+from deploy.recipe import switches
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = [ROOT / "docker/Dockerfile", ROOT / "docker/Dockerfile.healthcheck"]

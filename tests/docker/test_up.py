@@ -1,4 +1,4 @@
-"""`python3 -m deploy.host up` on a real engine, when the server cannot come up."""
+"""`python3 -m deploy containers up` on a real engine, when the server cannot come up."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_a_crash_loop_names_its_cause(build: Build, images: Images, tmp_path: Pa
 
     def host(command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "deploy.host", "--profile", "rehearsal", command],
+            [sys.executable, "-m", "deploy", "containers", "--profile", "rehearsal", command],
             cwd=build.context,
             env={**os.environ, **given},
             stdout=subprocess.PIPE,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from deploy import accuracy as make_target
 from deploy import recipe
 from deploy.recipe import RecipeError
+from deploy.validation import accuracy as make_target
 from healthcheck import accuracy, tasks
 from healthcheck.accuracy import calls, gsm8k
 from healthcheck.accuracy.ask import CALLS, CALLS_FLOOR, FORM_TASKS, KINDS, SIDE_BY_SIDE

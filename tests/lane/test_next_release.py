@@ -11,7 +11,7 @@ from statistics import mean
 
 import pytest
 
-from deploy import facts
+from deploy.recipe import facts
 from healthcheck.explain import explain_stream
 from patches.loadcheck import tiny
 from tests.contract.cases import DRAFT, SAMPLES, TARGET, configuration_questions, runtime_questions

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from patches import aiter, apply, series
+from patches import apply, series
+from patches.audit import aiter
 from tests.support import vllm_trees
 
 RELEASES = [version for version in vllm_trees.SHA256 if version >= "0.26.0"]

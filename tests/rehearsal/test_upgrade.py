@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import recipe, release
+from deploy import recipe
+from deploy.recipe import release
 from deploy.rehearsal import upgrade
 from deploy.rehearsal.__main__ import main
 from deploy.rehearsal.errors import RehearsalError

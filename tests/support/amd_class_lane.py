@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.release import Release
+from deploy.recipe.release import Release
 from tests.support import lanes
 from tests.support.amd_class import DEADLINE_S, DRIVER, Answers, ask
 

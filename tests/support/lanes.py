@@ -4,8 +4,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from deploy import environment, recipe, release
-from deploy.release import Release
+from deploy import environment, recipe
+from deploy.recipe import release
+from deploy.recipe.release import Release
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = recipe.load().vllm.version

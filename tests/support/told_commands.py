@@ -24,8 +24,11 @@ from unittest import mock
 
 import yaml
 
-from deploy import host, recipe, smoke, switches
+from deploy import recipe
+from deploy.containers import cli as host
+from deploy.recipe import switches
 from deploy.rehearsal.environment import FAULTS
+from deploy.validation import smoke
 from healthcheck import service
 from patches.loadcheck.card import CARDS
 from tests.support.documents import ROOT, Command
@@ -54,8 +57,6 @@ MEANT = {"PROFILE": "mi355x", "SMOKE_PROFILE": "mi355x"}
 # Own programs by the module that `python3 -m` names: those with a parser, and those without.
 OWN = (
     "deploy",
-    "deploy.evidence",
-    "deploy.host",
     "deploy.rehearsal",
     "deploy.upstream",
     "healthcheck",
@@ -452,7 +453,7 @@ def _read_by(module: str, first: str) -> frozenset[str]:
     beside = _file(named[0] if isinstance(named, tuple) else f"{module}.{first}")
     # A command of a module of its own reads what that one reads, not what its neighbours do.
     found = _strings(main) | _closure([beside, *_used(module, main, first)] if beside else [main])
-    if _file("deploy.host") in _reach([beside or main]):
+    if _file("deploy.containers.cli") in _reach([beside or main]):
         found |= interpolated(ROOT / "deploy/compose.yaml", ROOT / "deploy/compose.rehearsal.yaml")
     return found
 
@@ -462,7 +463,14 @@ def _used(module: str, main: Path, command: str) -> list[Path]:
     for node in _tree(main).body:
         if isinstance(node, ast.FunctionDef) and node.name == f"run_{command}":
             names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-            return [file for name in names if (file := _file(f"{module}.{name}")) is not None]
+            imported = {
+                alias.asname or alias.name: f"{each.module}.{alias.name}"
+                for each in _tree(main).body
+                if isinstance(each, ast.ImportFrom)
+                for alias in each.names
+            }
+            found = (_file(imported[name]) for name in names & imported.keys())
+            return [file for file in found if file is not None]
     return []
 
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from deploy import environment, release
-from deploy.release import Release
-from patches.tree import is_at_least
+from deploy import environment
+from deploy.recipe import release
+from deploy.recipe.release import Release
+from deploy.versions import is_at_least
 from tests.support.vllm_trees import link_copy, tree
 
 

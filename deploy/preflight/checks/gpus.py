@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.memory import GIB
+from deploy.plan.memory import GIB
 from deploy.preflight.checks.shared import (
     all_known,
     is_memory,

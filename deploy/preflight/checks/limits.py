@@ -8,7 +8,7 @@ from deploy.preflight.checks.shared import size_text, told
 from deploy.preflight.facts import Machine
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
-from deploy.release import UNKNOWN
+from deploy.recipe.release import UNKNOWN
 
 SHM_WANTED = 16 * 10**9
 SHM_LEAST = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deploy import rules
+from deploy.plan import rules
 from deploy.preflight.facts import Port
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
@@ -57,7 +57,7 @@ def port(seen: Port) -> Finding:
 
 
 def plan_rules(start: Start) -> list[Finding]:
-    """The rules of deploy.rules, each with its source."""
+    """The rules of deploy.plan.rules, each with its source."""
     if start.refusal:
         what, _, fix = start.refusal.partition("; ")
         return [Finding("plan.flags", "fail", what, "vLLM's parser would refuse it", fix)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.memory import GIB
+from deploy.plan.memory import GIB
 from deploy.preflight.checks.shared import is_memory, is_partition, told
 from deploy.preflight.facts import Gpu, Machine
 from deploy.preflight.findings import Finding, Unknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from deploy.memory import GIB
+from deploy.plan.memory import GIB
 from deploy.preflight.facts import Gpu, Gpus
 from deploy.preflight.findings import Finding, Unknown
 from deploy.recipe import Gpu as Card

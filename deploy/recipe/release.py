@@ -13,12 +13,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from deploy import tables, vocabulary
-from deploy.tables import Reader, RecipeError
-from deploy.vocabulary import Vocabulary
-from patches.tree import numbers
+from deploy.recipe import tables, vocabulary
+from deploy.recipe.tables import Reader, RecipeError
+from deploy.recipe.vocabulary import Vocabulary
+from deploy.versions import numbers
 
-FOLDER = Path(__file__).with_name("releases")
+FOLDER = Path(__file__).parents[1] / "releases"
 #: What stands for a version that this project has not seen.
 UNKNOWN = "unknown"
 #: Of the environment: the release that is taken instead of the recipe's.

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy import release, tables
-from deploy.release import Release
-from deploy.tables import Reader, article
-from deploy.tables import RecipeError as RecipeError
-from deploy.vocabulary import nearest
+from deploy.recipe import release, tables
+from deploy.recipe.release import Release
+from deploy.recipe.tables import Reader, article
+from deploy.recipe.tables import RecipeError as RecipeError
+from deploy.recipe.vocabulary import nearest
 
-FILE = Path(__file__).with_name("recipe.toml")
+FILE = Path(__file__).parents[1] / "recipe.toml"
 SCHEMA = 1
 UNVERIFIED = "unverified"
 

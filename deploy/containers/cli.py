@@ -1,4 +1,4 @@
-"""`python3 -m deploy.host`: build, start, watch and stop the containers on this host.
+"""`python3 -m deploy containers`: build, start, watch and stop the containers on this host.
 
 `up` looks for the GPU devices of this host and for what its pip is told of a proxy, takes the rest
 from the recipe, writes all of it to build/compose/PROFILE.env and calls `docker compose` with it. A
@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import environment, mirrors, programs, recipe, switches
-from deploy.environment import SetupError
+from deploy import environment, recipe
+from deploy.environment import SetupError, mirrors
 from deploy.files import SecretError, read_secret, write_whole
-from deploy.recipe import Profile, Recipe, RecipeError
+from deploy.recipe import Profile, Recipe, RecipeError, switches
 from patches import series
 from patches.errors import PatchesError
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ENV_FILES = ROOT / "build" / "compose"
 STACKS = ROOT / "docker" / "wheels" / "server"
 KFD = Path("/dev/kfd")
@@ -65,7 +65,7 @@ class HostError(RuntimeError):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand; 0 good, 1 refused or not ready, 2 misused."""
-    parser = argparse.ArgumentParser(prog="python3 -m deploy.host", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m deploy containers", description=__doc__)
     parser.add_argument("--profile", default="mi355x", help="profile of the recipe")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, text in (
@@ -470,7 +470,3 @@ def _run(command: Sequence[str], *, capture: bool = False) -> subprocess.Complet
         raise HostError(
             "docker: is not installed; install an engine with its compose plugin"
         ) from e
-
-
-if __name__ == "__main__":
-    programs.run(main)

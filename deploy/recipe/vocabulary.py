@@ -17,7 +17,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from deploy import serve_parser
+from deploy.recipe import serve_parser
 
 NAME = "vocabulary.json"
 _LISTS = ("environment", "speculative")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.vocabulary import Flag, Vocabulary, nearest, number_of
+from deploy.recipe.vocabulary import Flag, Vocabulary, nearest, number_of
 
 # vLLM's loader drops false booleans of a file, and reads the file only where the two words stand
 # apart; this code is to run where no YAML reader is.
@@ -264,7 +264,7 @@ def _typed(name: str, flag: Flag, texts: Sequence[str], before: Any) -> Any:
 
 
 def _one(name: str, flag: Flag, kind: str, text: str) -> Any:
-    """One word as a value of a kind (deploy.vocabulary.KINDS)."""
+    """One word as a value of a kind (deploy.recipe.vocabulary.KINDS)."""
     if flag.optional and text in ("", "None"):
         return None
     if kind in ("config", "json", "table"):

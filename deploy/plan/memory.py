@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy import vocabulary
-from deploy.recipe import Gpu
-from deploy.rules import Intent
+from deploy.plan.rules import Intent
+from deploy.recipe import Gpu, vocabulary
 
 # Data sheets count a card's memory in 2^30.
 GIB = 1 << 30

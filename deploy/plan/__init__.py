@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deploy import arguments, budgets, door, memory
-from deploy.arguments import ArgumentsError, Given, text_of, words_of
-from deploy.memory import Memory
-from deploy.recipe import Model, Profile
-from deploy.rules import Intent, check
-from deploy.vocabulary import Vocabulary, nearest
+from deploy import door
+from deploy.plan import arguments, memory
+from deploy.plan.arguments import ArgumentsError, Given, text_of, words_of
+from deploy.plan.memory import Memory
+from deploy.plan.rules import Intent, check
+from deploy.recipe import Model, Profile, budgets
+from deploy.recipe.vocabulary import Vocabulary, nearest
 
 # Runs vLLM's command line in a named interpreter, so that the tree that was checked is the one run.
 VLLM_MODULE = "vllm.entrypoints.cli.main"

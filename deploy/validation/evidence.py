@@ -1,4 +1,4 @@
-"""`python3 -m deploy.evidence`: one file that says what was seen of a profile on this machine.
+"""`python3 -m deploy evidence`: one file that says what was seen of a profile on this machine.
 
 Preflight, the smoke test and the accuracy test. The file holds no host name, address, path or key,
 so that it can be sent to this project, where it fills the profile's row of the README. Exit codes:
@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import SplitResult
 
-from deploy import environment, programs, recipe
-from deploy.accuracy import WAIT_S
+from deploy import environment, recipe
 from deploy.addresses import http_parts
 from deploy.environment import SetupError
 from deploy.files import SecretError, read_secret, why_not_writable, write_whole
@@ -32,6 +31,7 @@ from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host, LocalHost
 from deploy.recipe import Profile, Recipe, RecipeError
 from deploy.redaction import Redaction
+from deploy.validation.accuracy import WAIT_S
 
 SCHEMA = 2
 OUT = environment.ROOT / "build" / "evidence.json"
@@ -50,7 +50,7 @@ class EvidenceError(RuntimeError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise EvidenceError(f"{message}; see python3 -m deploy.evidence --help")
+        raise EvidenceError(f"{message}; see python3 -m deploy evidence --help")
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ def _key(path: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python3 -m deploy.evidence", description=__doc__, allow_abbrev=False)
+    parser = _Parser(prog="python3 -m deploy evidence", description=__doc__, allow_abbrev=False)
     parser.add_argument("--profile", help="what is served; default DSPARK_PROFILE, else by card")
     parser.add_argument("--url", help="the running server; default: the profile's port here")
     parser.add_argument("--model", help="served model name; default: the profile's")
@@ -338,7 +338,3 @@ def _parser() -> argparse.ArgumentParser:
 
 def _say(text: str) -> None:
     print(f"evidence: {text}", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    programs.run(main)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from deploy import environment, recipe
-from deploy.smoke import BUILD
+from deploy.validation.smoke import BUILD
 
 WAIT_S = 30.0  # for the server to listen: it is meant to run already
 REPORTS = {

@@ -1,6 +1,6 @@
-"""`python3 -m deploy.sbom`: what this image is made of, as a CycloneDX 1.6 bill of materials.
+"""`python3 -m deploy.containers.sbom`: what this image is made of, as a CycloneDX 1.6 document.
 
-    python3 -m deploy.sbom NAME BASE_IMAGE FILE
+    python3 -m deploy.containers.sbom NAME BASE_IMAGE FILE
 
 Run by the builds, in the layer that it describes, and by the standard library alone: the server's
 build downloads nothing. Lists every Python distribution on the import path and every package of

@@ -1,7 +1,7 @@
 """What a plan must satisfy before it may start, and what it should.
 
 The rules were read in vLLM's wheels or in public issues; each names its source. Which release does
-what is asked of `deploy.facts`.
+what is asked of `deploy.recipe.facts`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploy import budgets, facts, vocabulary
-from deploy.recipe import Health, Model
+from deploy.recipe import Health, Model, budgets, facts, vocabulary
 
 OFF = ("0", "false")
 # What vLLM takes without a mode, by optimization level (0.27.1, config/vllm.py).
@@ -51,7 +50,7 @@ class Intent:
         return self.env.get("VLLM_USE_V2_MODEL_RUNNER", "").lower() in OFF
 
     def has(self, fact: str) -> bool:
-        """Whether a fact of `deploy.facts` holds in the release that is about to be started."""
+        """Whether a fact of `deploy.recipe.facts` holds in the release that is to be started."""
         return facts.holds(fact, self.vllm_version)
 
     @property

@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from deploy.files import read_text
-from deploy.vocabulary import nearest
+from deploy.recipe.vocabulary import nearest
 
 LIMIT_BYTES = 1 << 20  # the largest of ours is 10 kB
 

@@ -70,7 +70,7 @@ def choose(environ: Mapping[str, str], has_gpu_engine: Callable[[], bool]) -> Ch
             options += ["--api-key-file", environ["API_KEY_FILE"]]
         return Choice(
             "health",
-            ("deploy.host", "--profile", profile, "up"),
+            ("deploy", "containers", "--profile", profile, "up"),
             [*smoke, server, "--health", health, *options],
             f"an MI GPU and a Docker engine are here: the containers of {profile}",
         )

@@ -1,6 +1,6 @@
 """What differs between releases of vLLM: releases/facts.toml, which rules and preflight ask.
 
-What a release answers wrongly is `patches.faults`; what belongs to one release is `deploy.release`.
+What a release answers wrongly is `patches.faults`; what belongs to one release, `release`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from deploy import tables
-from deploy.tables import Reader
-from patches.tree import is_within, numbers
+from deploy.recipe import tables
+from deploy.recipe.tables import Reader
+from deploy.versions import is_within, numbers
 
-FILE = Path(__file__).with_name("releases") / "facts.toml"
+FILE = Path(__file__).parents[1] / "releases" / "facts.toml"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ kernel of its own. Whether AITER's is asked is read from the tree, not taken fro
 from collections.abc import Mapping
 from pathlib import Path
 
+from deploy.versions import is_at_least
 from patches.audit.layouts import CACHES, LayoutFinder
 from patches.audit.modules import ModuleIndex
 from patches.audit.registry import Registry
 from patches.audit.tree import open_tree
-from patches.tree import is_at_least
 
 RIGHT = "0.1.20"
 SOURCE = "https://github.com/ROCm/aiter/pull/4774"

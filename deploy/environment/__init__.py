@@ -21,10 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import recipe, release
-from deploy.release import Release
+from deploy import recipe
+from deploy.recipe import release
+from deploy.recipe.release import Release
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 #: "health" is what `python3 -m healthcheck` needs and no more; "rehearsal" is vLLM on the CPU, with
 #: the tools of the tests.
