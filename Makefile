@@ -16,8 +16,8 @@ unexport RELEASE
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test smoke-test accuracy environment rehearsal plan preflight build up down logs status weights evidence \
-	test-containers prove upgrade-rehearsal watch-upstream bench mutants lint clean
+.PHONY: help test smoke-test accuracy environment rehearsal rehearsal-images plan preflight build up down logs status \
+	weights evidence test-containers prove upgrade-rehearsal watch-upstream bench mutants lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
 environment = "$$PYTHON" -m deploy environment
@@ -39,6 +39,9 @@ environment: ## make the locked environment of tests and rehearsal, once per mac
 
 rehearsal: ## run vLLM and the health service on the CPU; PROFILE=rehearsal-amd for the AMD classes
 	@python="$$($(environment) rehearsal)" && exec "$$python" -m deploy.rehearsal run --profile "$$PROFILE"
+
+rehearsal-images: ## build the images of deploy/k8s/overlays/rehearsal, whole, for a cluster's nodes
+	@"$$PYTHON" -m deploy containers --profile rehearsal build && python="$$($(environment) rehearsal)" && "$$python" -m deploy.rehearsal.image whole
 
 plan: ## print what PROFILE would run, and what it asks of a card
 	@"$$PYTHON" -m deploy plan --profile "$$PROFILE"

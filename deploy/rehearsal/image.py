@@ -5,6 +5,9 @@ it), what the health service imports, the shim and the tiny models. The other pa
 vLLM's extension modules stay where they are and are mounted when a container runs. The root is
 pulled, or made by mmdebstrap where no registry answers. stdout is what compose needs to know, as
 lines of an env file.
+
+With the word ``whole`` nothing is made but, of the images that `make build PROFILE=rehearsal` left,
+those for a node that has none of this host's folders; stdout is their names.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from deploy import recipe
+from deploy.containers import cli as host
 from deploy.environment import cache_dir
 from deploy.recipe.release import Release
 from deploy.rehearsal.environment import SHIM
@@ -45,20 +49,33 @@ SITE = HOME / "site"
 _PATH_FILE = "rehearsal.pth"
 _HEALTH_LOCK = Path(__file__).parents[2] / "healthcheck" / "requirements.lock"
 _NEEDED_BYTES = 1_000_000_000
+_NEEDED_WHOLE_BYTES = 5_000_000_000
+
+#: What a cluster's nodes are given, named by deploy/k8s/overlays/rehearsal.
+SERVER_ON_NODES = "dspark-rocm/server:rehearsal"
+HEALTH_ON_NODES = "dspark-rocm/healthcheck:rehearsal"
 
 
-def main() -> int:
-    """Make the image unless it is there, and print what compose needs; 1 if it cannot be made."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the image unless it is there, and print what compose needs; with `whole` those for
+    nodes, and print their names. 1 if one cannot be made, 2 for another word."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words not in ([], ["whole"]):
+        print(f"rehearsal: {' '.join(words)}: give `whole` or nothing", file=sys.stderr)
+        return 2
     try:
         _require_one_environment(recipe.load().vllm)
+        if words:
+            print("\n".join(make_whole(os.environ)))
+            return 0
         variables = {
             "BASE_IMAGE": ensure(),
             "HEALTH_BASE_IMAGE": ensure_root(),
             "REHEARSAL_SITE": site_packages(),
         }
-    except RehearsalError as error:
+    except (RehearsalError, host.HostError) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code if isinstance(error, RehearsalError) else 1
     for name, value in variables.items():
         print(f"{name}={value}")
     return 0
@@ -83,6 +100,28 @@ def ensure() -> str:
         _commit(root, name)
         _remove_older(REPOSITORY, name)
     return name
+
+
+def make_whole(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The names of server and health service for a cluster's nodes, which mount nothing of a host:
+    this engine's images, the server's with the packages of this environment inside.
+
+    Raises RehearsalError, and HostError for a variable that names an image and cannot.
+    """
+    loaded = recipe.load()
+    built = host.variables(loaded, loaded.profile(host.REHEARSAL), environ)
+    for name in (built["SERVER_IMAGE"], built["HEALTH_IMAGE"]):
+        if not _has(name):
+            raise RehearsalError(f"{name}: this engine has none: make build PROFILE=rehearsal")
+    _require_disk(_NEEDED_WHOLE_BYTES)
+    container = _docker("create", built["SERVER_IMAGE"]).stdout.decode().strip()
+    try:
+        _docker("cp", f"{site_packages()}/.", f"{container}:{SITE}")
+        _docker("commit", container, SERVER_ON_NODES)
+    finally:
+        _docker("rm", "--force", container, check=False)
+    _docker("tag", built["HEALTH_IMAGE"], HEALTH_ON_NODES)
+    return SERVER_ON_NODES, HEALTH_ON_NODES
 
 
 def _remove_older(repository: str, name: str) -> None:
@@ -246,13 +285,13 @@ def _key() -> str:
     return digest.hexdigest()[:12]
 
 
-def _require_disk() -> None:
+def _require_disk(needed: int = _NEEDED_BYTES) -> None:
     place = _docker("info", "--format", "{{.DockerRootDir}}").stdout.decode().strip()
     folder = Path(place) if Path(place).is_dir() else Path("/")
     free = shutil.disk_usage(folder).free
-    if free < _NEEDED_BYTES:
+    if free < needed:
         raise RehearsalError(
-            f"disk at {folder}: {free // 10**6} MB free, {_NEEDED_BYTES // 10**6} MB needed: "
+            f"disk at {folder}: {free // 10**6} MB free, {needed // 10**6} MB needed: "
             "docker system prune, or free some disk space"
         )
 
@@ -280,7 +319,7 @@ def _say(text: str) -> None:
     print(f"rehearsal: {text}", file=sys.stderr, flush=True)
 
 
-__all__: Sequence[str] = ("ensure", "ensure_root", "main", "site_packages")
+__all__: Sequence[str] = ("ensure", "ensure_root", "main", "make_whole", "site_packages")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,6 @@
 """The Kubernetes manifests: valid, in step with the recipe, and judged by a kubelet."""
 
 import ast
-import functools
 import importlib.util
 import json
 import re
@@ -21,6 +20,8 @@ import pytest
 import yaml
 
 from deploy import plan, recipe
+from deploy.containers import cli as host
+from deploy.rehearsal import image
 from healthcheck import exposition, verdict
 from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.exposition import EngineSample, Exposition, Speculation
@@ -37,25 +38,23 @@ from healthcheck.verdict import (
     Want,
 )
 from tests.support import kubelet, tools
+from tests.support.documents import ROOT
+from tests.support.manifests import (
+    AMD,
+    EVERY,
+    EXAMPLES,
+    K8S,
+    REHEARSAL,
+    RENDERED,
+    own_kinds,
+    render,
+    schemas,
+    with_components,
+)
 from tests.support.waiting import PATIENCE_S, until
 
-ROOT = Path(__file__).resolve().parents[2]
-K8S = ROOT / "deploy" / "k8s"
-CRDS = ROOT / "tests" / "support" / "crds"
 RECIPE = recipe.load()
-AMD = [p.name for p in RECIPE.profiles.values() if not p.is_rehearsal]
-EXAMPLES = tuple(f"examples/{name}" for name in ("gateway", "keda", "multi-node", "weights"))
-RENDERED = [*(f"overlays/{name}" for name in AMD), *EXAMPLES]
 OLDEST, NEWEST = "1.30", "1.37"  # of Kubernetes
-GROUP = "leaderworkerset.x-k8s.io/v1"
-
-
-@functools.cache
-def render(folder: str) -> list[dict[str, Any]]:
-    """The resources that kustomize makes of a folder."""
-    made = tools.run("kubectl", "kustomize", K8S / folder)
-    assert made.returncode == 0, made.stderr
-    return [r for r in yaml.safe_load_all(made.stdout) if r]
 
 
 def one(folder: str, kind: str) -> dict[str, Any]:
@@ -87,39 +86,18 @@ def sidecar(folder: str) -> dict[str, Any]:
     return next(c for c in pod(folder)["initContainers"] if c["name"] == "health")
 
 
-def own_kinds(folder: str) -> list[dict[str, Any]]:
-    """What Kubernetes itself defines, with the pod templates inside custom resources."""
-    resources = []
-    for resource in render(folder):
-        if resource["kind"] not in schemas():
-            resources.append(resource)
-        if resource["apiVersion"] == GROUP:
-            group = resource["spec"]["leaderWorkerTemplate"]
-            for role in ("leaderTemplate", "workerTemplate"):
-                name = {"name": role.lower()}
-                body = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": name}
-                resources.append({**body, "template": group[role]})
-    return resources
-
-
-@functools.cache
-def schemas() -> dict[str, Any]:
-    """Schemas of the custom resources, by kind."""
-    return {path.stem: json.loads(path.read_text()) for path in CRDS.glob("*.json")}
-
-
 # --- valid ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_rendered_manifests_are_strictly_valid(folder: str, tmp_path: Path) -> None:
     """Kubernetes' own kinds fit the oldest release we name and the newest known, to the field."""
     file = tmp_path / "rendered.yaml"
-    file.write_text(yaml.safe_dump_all(own_kinds(folder)))
+    file.write_text(yaml.safe_dump_all(own_kinds(render(folder))))
     releases = ["-k", OLDEST, "-k", NEWEST]
     checked = tools.run("kubernetes-validate", "--strict", *releases, file)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert checked.stdout.count("passed") == 2 * len(own_kinds(folder))
+    assert checked.stdout.count("passed") == 2 * len(own_kinds(render(folder)))
     assert f"Kubernetes {OLDEST} or newer" in (K8S / "README.md").read_text()
 
 
@@ -160,15 +138,7 @@ def test_a_field_nobody_looked_up_is_refused(kind: str, example: str) -> None:
 
 def with_component(component: str, scratch: Path) -> list[dict[str, Any]]:
     """The resources of a user's own folder that adds a component to an overlay."""
-    up = Path("../" * (len(scratch.parts) - 1))
-    (scratch / "kustomization.yaml").write_text(
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        f"resources: [{up / (K8S / 'overlays/mi355x').relative_to('/')}]\n"
-        f"components: [{up / (K8S / 'components' / component).relative_to('/')}]\n"
-    )
-    made = tools.run("kubectl", "kustomize", scratch)
-    assert made.returncode == 0, made.stderr
-    return list(yaml.safe_load_all(made.stdout))
+    return with_components("overlays/mi355x", [component], scratch)
 
 
 def test_the_service_monitor_component_adds_itself_to_an_overlay(tmp_path: Path) -> None:
@@ -218,8 +188,9 @@ def test_what_an_operator_sets_reaches_server_and_sidecar(folder: str) -> None:
 
 
 def test_there_is_one_overlay_for_each_amd_profile() -> None:
-    """Profiles and overlays have the same names; the rehearsal has none."""
-    assert sorted(p.name for p in (K8S / "overlays").iterdir()) == sorted(AMD)
+    """Profiles and overlays have the same names; of the rehearsals the one with images has one."""
+    names = sorted(p.name for p in (K8S / "overlays").iterdir())
+    assert names == sorted([*AMD, host.REHEARSAL]) and f"overlays/{host.REHEARSAL}" == REHEARSAL
 
 
 @pytest.mark.parametrize("name", AMD)
@@ -261,7 +232,7 @@ def test_an_overlay_selects_nodes_by_the_device_id_of_its_card(name: str) -> Non
     assert device_names()[selector["amd.com/gpu.device-id"]] == gpu.name.replace(" ", "_")
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_ports_are_those_of_the_recipe(folder: str) -> None:
     """Containers, services and the inference pool name the recipe's two ports and no other."""
     serve, health = RECIPE.ports.serve, RECIPE.ports.health
@@ -348,7 +319,7 @@ def test_times_contain_those_of_the_recipe(folder: str) -> None:
     assert startup.initial_delay_s > settled
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_a_stop_waits_for_what_runs(folder: str) -> None:
     """Before its SIGTERM the server's container runs the command that waits for the last answer,
     with the profile's own budget; a worker of a group waits for its leader's."""
@@ -395,10 +366,40 @@ def test_the_job_fills_the_servers_claim_by_the_servers_image() -> None:
     assert not selected.items() <= job["metadata"]["labels"].items()
 
 
+def test_the_rehearsal_is_the_overlays_pod_around_images_that_hold_everything() -> None:
+    """It differs from a card's in the images, what cards need, the claims and the listening address;
+    the images are those that `make rehearsal-images` makes, whatever the site's are called."""
+    card, here = json.loads(json.dumps([pod("overlays/mi355x"), pod(REHEARSAL)]))
+    assert "PersistentVolumeClaim" not in {r["kind"] for r in render(REHEARSAL)}
+    assert here["containers"][0].pop("image") == image.SERVER_ON_NODES
+    assert here["initContainers"][0].pop("image") == image.HEALTH_ON_NODES
+    assert here["containers"][0].pop("args") == ["--host=0.0.0.0"]
+    for spec in (card, here):
+        for container in (*spec["containers"], *spec["initContainers"]):
+            container.pop("image", None)
+            container["envFrom"].pop()  # named by a digest and the overlay
+            container["env"] = [e for e in container["env"] if e["name"] != "DSPARK_PROFILE"]
+        spec["containers"][0].pop("resources")
+        spec["volumes"] = [v["name"] for v in spec["volumes"] if v["name"] != "weights"]
+        mounts = spec["containers"][0]["volumeMounts"]
+        mounts[:] = [m for m in mounts if m["name"] != "weights"]
+        security = spec["containers"][0]["securityContext"]
+        security.pop("seccompProfile", None)
+        security["capabilities"].pop("add")
+    del card["nodeSelector"]
+    assert here == card
+
+
+def test_the_rehearsals_pod_fits_a_namespace_that_enforces_baseline() -> None:
+    """It asks for no capability, no host's folder and no open seccomp profile."""
+    assert beyond_baseline(pod(REHEARSAL)) == set()
+    assert server(REHEARSAL)["securityContext"]["capabilities"] == {"add": [], "drop": ["ALL"]}
+
+
 # --- the pod --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_probes_are_wired_as_the_contract_says(folder: str) -> None:
     """Start-up, liveness and readiness of the server ask the sidecar, whose own is that it turns."""
     health = RECIPE.ports.health
@@ -414,7 +415,7 @@ def test_probes_are_wired_as_the_contract_says(folder: str) -> None:
     }
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_the_sidecar_can_do_nothing_but_look(folder: str) -> None:
     """It is native, not root, without capabilities, and writes in one folder: that the server is
     stuck, where its parent looks for it."""
@@ -499,7 +500,7 @@ def test_volumes_are_where_the_image_looks(folder: str) -> None:
     assert mounts["weights"]["readOnly"] is True
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_selectors_reach_the_pod_and_peers_stay_strangers(folder: str) -> None:
     """Service, budget, policy and pool select the server's pod; no peer got its labels."""
     labels = pod_template(folder)["metadata"]["labels"].items()
@@ -526,7 +527,7 @@ def test_selectors_reach_the_pod_and_peers_stay_strangers(folder: str) -> None:
             assert "matchLabels" not in peer["podSelector"]
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_no_pod_is_let_in_for_its_name_alone(folder: str) -> None:
     """Whoever asks from another namespace is of one that is named: a pod may call itself anything."""
     for rule in one(folder, "NetworkPolicy")["spec"]["ingress"]:
@@ -614,7 +615,7 @@ class Script:
         return node
 
 
-@pytest.mark.parametrize("folder", RENDERED)
+@pytest.mark.parametrize("folder", EVERY)
 def test_a_slow_start_is_waited_for(folder: str) -> None:
     """Half an hour of loading and a gate end in a started, ready pod without one restart."""
     states = ((0, State.LOADING), (1800, State.SMOKE), (1830, State.READY))

@@ -66,6 +66,7 @@ OWN = (
 WITHOUT_PARSER: Mapping[str, Sequence[tuple[str, ...]]] = {
     "healthcheck.reference": ((), ("--check",)),
     "deploy.monitoring.dashboard": ((), ("--check",)),
+    "deploy.rehearsal.image": ((), ("whole",)),
 }
 # Own files that are run by their path; what follows goes to the server.
 SCRIPTS = ("docker/entrypoint.py", "docker/launch.py")
@@ -90,6 +91,8 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("git", "clone"): (),
         ("git", "pull"): (),
         ("gzip",): (),
+        ("k3s", "ctr", "images", "import"): (),
+        ("kind", "load", "docker-image"): (),
         ("kubectl", "apply"): ("-f", "-k"),
         ("kubectl", "config", "set-context"): ("--current", "--namespace"),
         ("kubectl", "create", "configmap"): ("--from-literal",),
@@ -100,6 +103,7 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("kubectl", "rollout", "status"): (),
         ("kubectl", "rollout", "undo"): (),
         ("kubectl", "wait"): ("--for", "--timeout"),
+        ("minikube", "image", "load"): (),
         ("pip", "download"): ("--no-deps", "--require-hashes", "-d", "-r"),
         ("pip", "install"): (),
         ("vi",): (),
