@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from patches.loadcheck import tiny
 from tests.support import amd_class
 
 pytestmark = pytest.mark.real
@@ -19,19 +20,27 @@ ABSENT = (
 REAL = ("_C.silu_and_mul", "_C.rms_norm", "vllm.hc_head_triton")
 LISTED = ("_C.top_k_per_row_decode", "vllm.rocm_aiter_sparse_attn_indexer")
 MODULES = ("import aiter", "import aiter.ops.triton.fp8_mqa_logits")
+SCHEDULE = {
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 4,
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": True,
+}
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one process of the rehearsal's vLLM says, stood on gfx942 and played gfx950."""
+    folder: Path = tmp_path_factory.mktemp("amd")
+    model = str(tiny.write_plain(folder / "model"))
     asked = {
         "asked for": {"ask": "ask_for", "names": [*ABSENT, *REAL, *LISTED, *MODULES]},
         "said to be there": {"ask": "has", "names": [*ABSENT, *REAL, *LISTED]},
         "table": {"ask": "substitutes"},
+        "schedule": {"ask": "schedule", "model": model, "longest": 128, "asked": SCHEDULE},
         "gfx942": {"ask": "write_keys", "tokens": 7},
         "gfx950": {"ask": "write_keys", "tokens": 7, "arch": "gfx950"},
     }
-    folder: Path = tmp_path_factory.mktemp("amd")
     return amd_class.ask(
         folder,
         {name: {"arch": "gfx942", **question} for name, question in asked.items()},
@@ -61,6 +70,12 @@ def test_each_substitute_has_a_reason_and_a_source(answers: dict[str, Any]) -> N
     table = answers["table"]
     assert len({entry["name"] for entry in table}) == len(table) > 10
     assert all(entry["reason"] and entry["source"] for entry in table)
+
+
+def test_prompts_are_cut_and_kept_as_on_a_card(answers: dict[str, Any]) -> None:
+    """Chunked prefill, prefix caching and the batch are what was asked for, as vLLM's ROCm platform
+    leaves them; its CPU platform lets MLA have no chunks and makes a batch of the longest prompt."""
+    assert answers["schedule"] == SCHEDULE
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from patches.loadcheck.card import CARDS
+from tests.support.amd_server import READS_FLAT, AmdServer
 from tests.support.figures import show
 from tests.support.needle import TOP_K, Haystack, write
-from tests.support.needle_server import NeedleServer
 
 pytestmark = [pytest.mark.real, pytest.mark.prove, pytest.mark.timeout(3 * 3600)]
 
@@ -28,8 +28,8 @@ def test_needles_past_index_topk_are_found_with_patch_0004_only(
     """Below index_topk rows every needle is found; past it all of them with the series, in a whole
     prefill, after prefix hits, in decodes and with drafts accepted, and by chance without 0004."""
     home = write(tmp_path / "home", learnt=LARGE.links)
-    with_it = look(tmp_path / "with", home, arch, patched=True)
-    without = look(tmp_path / "without", home, arch, patched=False)
+    with_it = look(AmdServer(tmp_path / "with", home, arch=arch))
+    without = look(AmdServer(tmp_path / "without", home, arch=arch, without=READS_FLAT))
     for name, (within, past, accepted) in (("with", with_it), ("without", without)):
         told = f"{count(within)} within index_topk, {count(past)} past it (chance {CHANCE:.0%})"
         show(request, [f"{arch} {name} 0004: needles found {told}, {accepted:.0f} drafts accepted"])
@@ -43,12 +43,9 @@ def test_needles_past_index_topk_are_found_with_patch_0004_only(
     assert sum(past.values()) / len(past) < 3 * CHANCE
 
 
-def look(
-    folder: Path, home: Path, arch: str, *, patched: bool
-) -> tuple[dict[int, bool], dict[int, bool], float]:
+def look(server: AmdServer) -> tuple[dict[int, bool], dict[int, bool], float]:
     """The keys asked for within index_topk rows and past them, and the drafts accepted."""
-    folder.mkdir()
-    with NeedleServer(folder, home, arch=arch, patched=patched) as server:
+    with server:
         within = answered(server, SMALL, SMALL.cycle[0], SMALL.rows - 1)
         past: dict[int, bool] = {}
         for key in LARGE.cycle[:: LARGE.rows // ASKS]:
@@ -56,7 +53,7 @@ def look(
         return within, past, server.counters()["accepted_tokens_total"]
 
 
-def answered(server: NeedleServer, haystack: Haystack, key: int, tokens: int) -> dict[int, bool]:
+def answered(server: AmdServer, haystack: Haystack, key: int, tokens: int) -> dict[int, bool]:
     """Which keys of a greedy answer were followed by their values."""
     answer = server.complete(
         prompt=haystack.asks(key), max_tokens=tokens, temperature=0.0, timeout=3600

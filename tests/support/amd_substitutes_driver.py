@@ -90,6 +90,23 @@ def write_keys(arch: str, tokens: int, seed: int = 20261130) -> dict[str, Any]:
     }
 
 
+def schedule(arch: str, model: str, longest: int, asked: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM makes of the scheduler's and cache's values that a model is to be served with, to
+    `longest` tokens a request."""
+    stand.stand(arch)
+    from vllm.engine.arg_utils import EngineArgs
+
+    config = EngineArgs(
+        model=model,
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        max_model_len=longest,
+        **asked,
+    ).create_engine_config()
+    made = {**vars(config.scheduler_config), **vars(config.cache_config)}
+    return {name: made[name] for name in asked}
+
+
 def substitutes(arch: str) -> list[dict[str, str]]:
     """The table, as text."""
     stand.stand(arch)
@@ -103,7 +120,7 @@ def main() -> None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()  # the rehearsal's mends of the interpreter
-    answer((ask_for, has, write_keys, substitutes))
+    answer((ask_for, has, write_keys, schedule, substitutes))
 
 
 if __name__ == "__main__":

@@ -337,6 +337,21 @@ def _properties(_original: Any) -> Any:
 
 
 @_stands_for(
+    "vllm.platforms.cpu:CpuPlatform.check_and_update_config",
+    reason="the CPU's ends chunked prefill for MLA: a prompt above one batch would wait forever",
+    source="the same, with the scheduler's two values left alone, as vllm/platforms/rocm.py does",
+)
+def _keep_chunked_prefill(original: Any) -> Any:
+    def check_and_update_config(config: Any) -> None:
+        scheduler = config.scheduler_config
+        asked = scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens
+        original(config)
+        scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens = asked
+
+    return staticmethod(check_and_update_config)
+
+
+@_stands_for(
     "vllm.v1.worker.cpu_worker:CPUWorker.init_device",
     reason="the GPU's worker makes the workspace of the AMD kernels, the CPU's has no need of it",
     source="the same call, for the CPU",
