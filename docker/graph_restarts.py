@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from deploy import recipe
 from deploy.recipe import switches
-from healthcheck.answers import Failure
 from healthcheck.client import Client
+from healthcheck.client.answers import Failure
 from healthcheck.reasons import GARBAGE
 
 ASK_S = 5.0

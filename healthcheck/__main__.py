@@ -17,8 +17,8 @@ from deploy import programs
 
 # `explain` and `flights` run on a bare Python: what the other commands need is imported by them.
 if TYPE_CHECKING:
-    from healthcheck.answers import Answer
     from healthcheck.client import Client
+    from healthcheck.client.answers import Answer
 
 GOOD, BAD, UNKNOWN = 0, 1, 2
 PATHS = {"startup": "/startupz", "ready": "/readyz", "live": "/livez/engine"}
@@ -55,7 +55,7 @@ def _main(argv: list[str]) -> int:
         return int(module.main(argv[1:]))
     args = _parser().parse_args(argv)
     from deploy.recipe import RecipeError
-    from healthcheck.settings import SettingsError
+    from healthcheck.service.settings import SettingsError
 
     try:
         return int(args.run(args))
@@ -116,7 +116,8 @@ def _parser() -> argparse.ArgumentParser:
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     from deploy.recipe import switches
-    from healthcheck import service, settings
+    from healthcheck.service import app as service
+    from healthcheck.service import settings
 
     made = settings.make(
         args.profile,
@@ -139,8 +140,8 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """One question, one line, one exit code."""
-    from healthcheck import settings
     from healthcheck.client import Client
+    from healthcheck.service import settings
 
     code, line = _ask(Client(settings.url("--url", args.url)), args.what)
     print(line)
@@ -149,8 +150,8 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_wait(args: argparse.Namespace) -> int:
     """Ask until good or out of time; every change is told on stderr, the last line on stdout."""
-    from healthcheck import settings
     from healthcheck.client import Client
+    from healthcheck.service import settings
 
     client = Client(settings.url("--url", args.url))
     until = time.monotonic() + settings.seconds("--timeout", args.timeout)
@@ -170,8 +171,8 @@ def run_wait(args: argparse.Namespace) -> int:
 def run_idle(args: argparse.Namespace) -> int:
     """Ask until nothing runs or waits; every change is told on stderr, the last line on stdout."""
     from deploy.recipe import switches
-    from healthcheck import idle, settings
     from healthcheck.client import Client
+    from healthcheck.service import idle, settings
 
     recipe_file = args.recipe or switches.recipe_file(os.environ)
     made = settings.make(args.profile, target=args.target, recipe_file=recipe_file)
@@ -188,7 +189,7 @@ def run_idle(args: argparse.Namespace) -> int:
 
 
 def _ask(client: Client, what: str) -> tuple[int, str]:
-    from healthcheck.answers import Failure
+    from healthcheck.client.answers import Failure
 
     answer = client.get(f"{PATHS[what]}?verbose", deadline_s=ASK_S, limit_bytes=65536)
     if isinstance(answer, Failure):

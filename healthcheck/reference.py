@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from healthcheck import signatures
+from healthcheck.explain import signatures
+from healthcheck.explain.signatures import Severity
 from healthcheck.reasons import FAULTS, REASONS, SMOKE_REASONS, Kind, Reason
-from healthcheck.signatures import Severity
 
 FILE = Path(__file__).with_name("REASONS.md")
 

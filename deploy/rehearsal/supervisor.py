@@ -19,8 +19,8 @@ from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.server import check_platform, check_port_free
 from healthcheck import explain
 from healthcheck import smoke as test
-from healthcheck.answers import Answer
 from healthcheck.client import Client
+from healthcheck.client.answers import Answer
 from healthcheck.flights.recorder import recording
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,9 +18,9 @@ from deploy import environment, recipe
 from deploy.recipe import release
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.supervisor import METRICS, ROOT
-from healthcheck import signatures
+from healthcheck.client.exposition import NEEDED
+from healthcheck.explain import signatures
 from healthcheck.explain.lines import parse
-from healthcheck.exposition import NEEDED
 from healthcheck.smoke import compare, results
 from healthcheck.smoke.compare import Difference, Way
 from healthcheck.smoke.results import Report, ReportError

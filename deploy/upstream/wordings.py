@@ -1,4 +1,4 @@
-"""Which texts of healthcheck/signatures.tsv stand in the sources of a vLLM.
+"""Which texts of healthcheck/explain/signatures.tsv stand in the sources of a vLLM.
 
 Of a signature only its fixed texts can be looked for. A text that stands in no source may be
 composed when it is logged, or be torch's, ROCm's or Python's: of it nothing is said. So two trees
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthcheck import signatures
+from healthcheck.explain import signatures
 
 # Where a string goes on: a quote, the end of a line, and the next literal with its prefix.
 _JOINT = re.compile(r"""["'][ \t]*\n[ \t]*[rf]{0,2}["']""")

@@ -10,18 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from healthcheck import tasks
 from healthcheck.accuracy import calls
 from healthcheck.accuracy.calls import TOOLS, Call
 from healthcheck.accuracy.results import Report
 from healthcheck.accuracy.score import Score
-from healthcheck.answers import Answer, Failure
-from healthcheck.chat import CHAT, chat, message_of, text_of, thought_of
-from healthcheck.judge import MISSES, Outcome
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.chat import CHAT, chat, message_of, text_of, thought_of
+from healthcheck.judge import MISSES, Outcome, tasks
+from healthcheck.judge.tasks import Task
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, fault, refusal
 from healthcheck.smoke.tools import first_call, leak
-from healthcheck.tasks import Task
 
 SIDE_BY_SIDE = 16
 FAILURES = 3  # requests without an answer, after which a kind is not asked on

@@ -11,7 +11,7 @@ from deploy.recipe import RecipeError
 from healthcheck.accuracy.page import page
 from healthcheck.accuracy.results import Report
 from healthcheck.accuracy.run import run
-from healthcheck.settings import SettingsError
+from healthcheck.service.settings import SettingsError
 from healthcheck.smoke.cli import Files, Misuse, Parser, asked_for, name_server
 from healthcheck.smoke.terminal import has_colour, table
 

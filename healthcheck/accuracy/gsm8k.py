@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from deploy.files import read_text
-from healthcheck import generate
 from healthcheck.accuracy.ask import RANDOM, score_row, width
 from healthcheck.accuracy.results import Report
 from healthcheck.accuracy.score import Score
+from healthcheck.service import generate
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session
 from healthcheck.words import one_line

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from healthcheck import prompts
 from healthcheck.accuracy.ask import RANDOM, width
 from healthcheck.accuracy.results import Needles, Report
-from healthcheck.judge import Outcome, Step, ladder, missed, worst
+from healthcheck.judge import Outcome, Step, ladder, missed, prompts, worst
 from healthcheck.smoke.long_prompts import GROWTH, TOKENS, lengths
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, gravest, row

@@ -6,8 +6,8 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from healthcheck.acceptance import Z_99, wilson
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import Z_99, wilson
 
 LEAST = 30  # answers; of fewer, Wilson bounds call too many servers bad
 SURE = 0.9  # how often a fall has to be seen to say that it is

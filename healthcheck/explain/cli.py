@@ -15,9 +15,9 @@ from healthcheck.explain.encodings import UnreadableLogError
 from healthcheck.explain.explainer import Explainer, explain_stream
 from healthcheck.explain.findings import Explanation, Verdict
 from healthcheck.explain.following import follow
+from healthcheck.explain.signatures import SignatureError
 from healthcheck.explain.text import render
 from healthcheck.flights import beside as flights
-from healthcheck.signatures import SignatureError
 
 GOOD, BAD, UNREADABLE = 0, 1, 2  # exit codes of the command
 

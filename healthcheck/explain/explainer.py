@@ -38,6 +38,7 @@ from healthcheck.explain.lines import (
 from healthcheck.explain.places import Places
 from healthcheck.explain.prefixes import Prefixes, Unwrapped
 from healthcheck.explain.records import ARRAYS
+from healthcheck.explain.signatures import Phase, Severity, Signature, load
 from healthcheck.explain.startup import NEW_START, START_LITERALS, Timeline
 from healthcheck.explain.traces import (
     HEADER,
@@ -50,7 +51,6 @@ from healthcheck.explain.traces import (
     Traces,
 )
 from healthcheck.explain.waits import Wait, Waits
-from healthcheck.signatures import Phase, Severity, Signature, load
 
 MOST_PROCESSES = 16  # named for one finding
 MOST_EVIDENCE = 3  # lines for one finding

@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from healthcheck.explain.signatures import Severity
 from healthcheck.explain.startup import Startup
 from healthcheck.explain.traces import ExceptionSeen, Frame
-from healthcheck.signatures import Severity
 
 UNCLASSIFIED = "unclassified"  # the id of a finding that no signature knows
 NOT_IN_LOG = "cause not in this log"

@@ -19,9 +19,9 @@ from healthcheck.explain.findings import (
     Verdict,
 )
 from healthcheck.explain.lines import LogLine
+from healthcheck.explain.signatures import Severity, Signature
 from healthcheck.explain.startup import Startup
 from healthcheck.explain.traces import ExceptionSeen, Frame
-from healthcheck.signatures import Severity, Signature
 
 CAUSES = (Severity.FATAL, Severity.RETRY, Severity.TIMEOUT, Severity.EXTERNAL)
 

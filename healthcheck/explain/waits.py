@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from healthcheck.explain.lines import LogLine, printable
-from healthcheck.signatures import Signature
+from healthcheck.explain.signatures import Signature
 
 MOST_WAITS = 128  # remembered at once; a node has 8 ranks and few kinds of waits
 SECONDS = "seconds"  # the group of a line that says how long it waited, and will say so again

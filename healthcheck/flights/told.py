@@ -24,7 +24,7 @@ from healthcheck.worker import Repeated, Worker
 
 # The recorder imports what is here without the health service's packages.
 if TYPE_CHECKING:
-    from healthcheck.loop import Snapshot
+    from healthcheck.service.loop import Snapshot
 
 PLACE = ("told", "stuck.json")
 SCHEMA = 1

@@ -4,7 +4,7 @@ It asks what users ask (does it listen, write, chat, stream, call tools, draft) 
 answers by the rules of the health gate. `smoke compare A B` sets two reports side by side.
 """
 
-from healthcheck.acceptance import Acceptance
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.smoke.cli import Files, finish, main
 from healthcheck.smoke.results import Check, Report
 from healthcheck.smoke.run import run

@@ -14,9 +14,9 @@ from typing import NoReturn
 from deploy import recipe
 from deploy.files import why_not_writable, write_whole
 from deploy.recipe import RecipeError, facts, switches
-from healthcheck import settings
 from healthcheck.client import Client
-from healthcheck.settings import SettingsError
+from healthcheck.service import settings
+from healthcheck.service.settings import SettingsError
 from healthcheck.smoke import compare, results
 from healthcheck.smoke.junit import junit
 from healthcheck.smoke.page import page

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.smoke.figures import Spread, ratio
 from healthcheck.smoke.results import Level, Report
 from healthcheck.words import clean

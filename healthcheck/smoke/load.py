@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from healthcheck import generate
-from healthcheck.answers import Answer, Failure
 from healthcheck.client import Client
+from healthcheck.client.answers import Answer, Failure
 from healthcheck.judge import Outcome, Step
+from healthcheck.service import generate
 from healthcheck.smoke import stream
 from healthcheck.smoke.figures import Spread
 from healthcheck.smoke.results import Check, Level

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from healthcheck import prompts
-from healthcheck.judge import Outcome, Step, ladder, missed, worst
+from healthcheck.judge import Outcome, Step, ladder, missed, prompts, worst
 from healthcheck.smoke.results import Check, LongPrompt
 from healthcheck.smoke.target import Session, row
 from healthcheck.verdict import Generation, Want

@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterator, Sequence
 
 from healthcheck import plots
-from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.plots import Column, columns
 from healthcheck.smoke.results import Report
 from healthcheck.smoke.terminal import MARKS, VERDICTS

@@ -11,8 +11,8 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from deploy.files import read_text, write_whole
-from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.reasons import remedy
 from healthcheck.smoke.figures import Spread
 

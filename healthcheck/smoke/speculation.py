@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 
 from deploy.recipe import Health
-from healthcheck.acceptance import Acceptance, collapsed
-from healthcheck.answers import Failure
 from healthcheck.client import Client
-from healthcheck.exposition import Exposition, Speculation
-from healthcheck.generate import scrape
+from healthcheck.client.answers import Failure
+from healthcheck.client.exposition import Exposition, Speculation
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import Acceptance, collapsed
+from healthcheck.service.generate import scrape
 from healthcheck.smoke import load
 from healthcheck.smoke.figures import ratio
 from healthcheck.smoke.load import Request

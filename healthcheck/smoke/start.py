@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from deploy.recipe import facts
 from deploy.versions import is_at_least
-from healthcheck.answers import Answer
 from healthcheck.client import Client
+from healthcheck.client.answers import Answer
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, Stopped, fault

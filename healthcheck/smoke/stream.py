@@ -14,9 +14,9 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.cancel import DEADLINES, Cancel
 from healthcheck.client import LIMIT_BYTES, Client, tls_context
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.cancel import DEADLINES, Cancel
 
 DONE = "[DONE]"
 EVENT_STREAM = "text/event-stream"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from healthcheck import generate
-from healthcheck.answers import Answer, Failure
-from healthcheck.chat import CHAT, chat, first_choice, message_of, text_of, thought_of
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.chat import CHAT, chat, first_choice, message_of, text_of, thought_of
 from healthcheck.judge import Outcome, Step, judge
+from healthcheck.service import generate
 from healthcheck.smoke import stream
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.stream import Streamed

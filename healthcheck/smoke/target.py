@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from deploy.recipe import Profile
-from healthcheck.answers import Answer, Failure
 from healthcheck.client import Client
-from healthcheck.generate import Generator
+from healthcheck.client.answers import Answer, Failure
 from healthcheck.judge import GRAVITY, Finding, Outcome, judge, worst
 from healthcheck.reasons import reason
+from healthcheck.service.generate import Generator
 from healthcheck.smoke.results import Check, Report
 from healthcheck.verdict import Policy
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TextIO
 
-from healthcheck.acceptance import Acceptance
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.smoke.results import Check, Level, Report
 from healthcheck.words import clean
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from healthcheck import generate
 from healthcheck.judge import Finding, Outcome, Step, differs, judge
+from healthcheck.service import generate
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, Target, fault, refusal, row
 from healthcheck.verdict import Want

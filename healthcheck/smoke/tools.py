@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from healthcheck.answers import Answer, Failure
-from healthcheck.chat import CHAT, message_of, text_of
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.chat import CHAT, message_of, text_of
 from healthcheck.judge import Outcome
 from healthcheck.smoke import stream
 from healthcheck.smoke.results import Check

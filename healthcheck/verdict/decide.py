@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deploy.recipe import Health
-from healthcheck.answers import Failure
-from healthcheck.exposition import Exposition
+from healthcheck.client.answers import Failure
+from healthcheck.client.exposition import Exposition
+from healthcheck.client.listing import Listing
 from healthcheck.judge import Finding, Outcome, Step
-from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import vitals
 from healthcheck.verdict.gate import GATE_PAUSE_LIMIT_S, planned

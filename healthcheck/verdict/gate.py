@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deploy.recipe import Health
-from healthcheck import prompts, question
-from healthcheck.judge import MISSES, Finding, Outcome, Step, differs, ladder, missed, worst
+from healthcheck.judge import (
+    MISSES,
+    Finding,
+    Outcome,
+    Step,
+    differs,
+    ladder,
+    missed,
+    prompts,
+    question,
+    worst,
+)
 from healthcheck.verdict.memory import GATE, Gate, Generation, Memory, Want, begin
 
 # A context too short for a prompt that is longer than the scored probe's.

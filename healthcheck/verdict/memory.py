@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from deploy.recipe import Health
-from healthcheck.answers import Answer, Failure
-from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.listing import Listing
 from healthcheck.judge import Completion, Finding, Outcome, Step, worst
-from healthcheck.listing import Listing
-from healthcheck.prompts import DEPTH
+from healthcheck.judge.prompts import DEPTH
 from healthcheck.reasons import Note
 from healthcheck.signs.model import Ended, Signs
 

@@ -6,10 +6,9 @@ import math
 from dataclasses import replace
 
 from deploy.recipe import Health
-from healthcheck import acceptance
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition
-from healthcheck.judge import ARGMAX_CHANCE, CHANCE, Finding, Outcome, Step, chance_of
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import EngineSample, Exposition
+from healthcheck.judge import ARGMAX_CHANCE, CHANCE, Finding, Outcome, Step, acceptance, chance_of
 from healthcheck.reasons import Note
 from healthcheck.signs.model import Signs
 from healthcheck.verdict import vitals

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from deploy import recipe
 from deploy.recipe import Health
-from healthcheck.prompts import A_FEW_TOKENS
+from healthcheck.judge.prompts import A_FEW_TOKENS
 from healthcheck.verdict import CANARY_JITTER, RECHECK_S, TEXT_AGES, TEXT_LENGTHS
 from tests.bench.drive import Driver, driver
 from tests.bench.figure import Figure, Goal, Strip

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from deploy.recipe import Health
 from healthcheck import verdict
-from healthcheck.answers import Answer, Failure
-from healthcheck.exposition import Exposition
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.exposition import Exposition
 from healthcheck.judge import Step
 from healthcheck.verdict import Memory, Policy, Reading, Verdict
 from tests.bench.traffic import Server, Trouble

@@ -20,11 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from healthcheck import exposition
-from healthcheck.answers import Answer
-from healthcheck.cancel import Cancel
-from healthcheck.client import Client
-from healthcheck.exposition import Exposition
+from healthcheck.client import Client, exposition
+from healthcheck.client.answers import Answer
+from healthcheck.client.cancel import Cancel
+from healthcheck.client.exposition import Exposition
 from tests.support.scripted_server import ScriptedServer
 
 SGLANG_TIMEOUT_S = 20.0

@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from healthcheck import service, settings
 from healthcheck.client import Client
-from healthcheck.loop import Loop
+from healthcheck.service import app as service
+from healthcheck.service import settings
+from healthcheck.service.loop import Loop
 from tests.bench.figure import BenchError, Figure, Goal, Strip
 from tests.support.rehearsal_server import REPOSITORY
 from tests.support.scripted_server import MODEL, scripted_server

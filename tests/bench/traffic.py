@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from healthcheck import question
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition, Speculation
-from healthcheck.judge import Counters, Step, judge
-from healthcheck.listing import Listing
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.listing import Listing
+from healthcheck.judge import Counters, Step, judge, question
 from healthcheck.signs.model import (
     ENGINE_CORE,
     INTERVAL_S,

@@ -27,9 +27,8 @@ from deploy import recipe
 from deploy.recipe import Health
 from deploy.rehearsal.shim.dspark_rehearsal.faults import HANG_IN_DRAFT
 from deploy.rehearsal.supervisor import free_port
-from healthcheck import exposition
-from healthcheck.client import Client
-from healthcheck.exposition import Exposition
+from healthcheck.client import Client, exposition
+from healthcheck.client.exposition import Exposition
 from healthcheck.signs.writer import watching
 from tests.bench.figure import BenchError
 from tests.support.rehearsal_server import (

@@ -14,8 +14,8 @@ import pytest
 from deploy import recipe
 from deploy.addresses import EVERYWHERE, to_bind
 from deploy.preflight.host import LocalHost
-from healthcheck import service
-from healthcheck.settings import SettingsError
+from healthcheck.service import app as service
+from healthcheck.service.settings import SettingsError
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ["127.0.0.1", "::1"]

@@ -22,12 +22,13 @@ import yaml
 from deploy import plan, recipe
 from deploy.containers import cli as host
 from deploy.rehearsal import image
-from healthcheck import exposition, verdict
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck import verdict
+from healthcheck.client import exposition
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.listing import Listing
 from healthcheck.flights import told
 from healthcheck.judge import Finding, Outcome
-from healthcheck.listing import Listing
 from healthcheck.verdict import (
     Generation,
     Outstanding,

@@ -14,7 +14,9 @@ import yaml
 
 from deploy import recipe
 from deploy.monitoring import dashboard
-from healthcheck import acceptance, loop, report, verdict
+from healthcheck import verdict
+from healthcheck.judge import acceptance
+from healthcheck.service import loop, report
 from tests.support import tools
 from tests.support.made_signs import card, signs
 

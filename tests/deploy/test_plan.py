@@ -287,7 +287,7 @@ def test_a_longer_wait_for_the_engine_is_served_with_a_longer_start_budget() -> 
 
 def test_every_variable_that_a_remedy_raises_is_served_and_shown() -> None:
     """The plan takes what the table of causes tells to set, and prints it."""
-    text = (ROOT / "healthcheck/signatures.tsv").read_text("utf-8")
+    text = (ROOT / "healthcheck/explain/signatures.tsv").read_text("utf-8")
     told = (r"raise (VLLM_[A-Z_]+)", r"give (VLLM_[A-Z_]+) more")
     names = {name for words in told for name in re.findall(words, text)}
     assert len(names) > 1

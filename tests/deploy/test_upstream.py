@@ -17,7 +17,7 @@ from deploy.upstream.names import Names
 from deploy.upstream.probes import Seen
 from deploy.upstream.survey import Audit, Survey
 from deploy.upstream.wordings import Wordings
-from healthcheck import signatures
+from healthcheck.explain import signatures
 from patches import faults, series
 from patches.apply import PatchStatus
 from patches.loadcheck.check import Loaded

@@ -97,7 +97,11 @@ def test_it_has_every_module_and_data_file_of_the_product(wheel: Path) -> None:
         if not {"rehearsal", "upstream"} & set(path.parts)
     }
     assert modules <= names
-    data = {"deploy/recipe.toml", "deploy/releases/facts.toml", "healthcheck/signatures.tsv"}
+    data = {
+        "deploy/recipe.toml",
+        "deploy/releases/facts.toml",
+        "healthcheck/explain/signatures.tsv",
+    }
     data |= {
         f"deploy/releases/{version}/{name}"
         for version in release.names()

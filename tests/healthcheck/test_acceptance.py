@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.recipe import Health
-from healthcheck.acceptance import COLLAPSED_LEAST, Z_99, Acceptance, collapsed, high, low, wilson
-from healthcheck.exposition import Speculation
+from healthcheck.client.exposition import Speculation
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import (
+    COLLAPSED_LEAST,
+    Z_99,
+    Acceptance,
+    collapsed,
+    high,
+    low,
+    wilson,
+)
 
 FLOOR, CEILING = Health().acceptance_floor, Health().acceptance_ceiling
 

@@ -17,7 +17,7 @@ import pytest
 from deploy import recipe
 from deploy.recipe import RecipeError
 from deploy.validation import accuracy as make_target
-from healthcheck import accuracy, tasks
+from healthcheck import accuracy
 from healthcheck.accuracy import calls, gsm8k
 from healthcheck.accuracy.ask import CALLS, CALLS_FLOOR, FORM_TASKS, KINDS, SIDE_BY_SIDE
 from healthcheck.accuracy.needles import DEPTHS
@@ -30,8 +30,8 @@ from healthcheck.accuracy.score import (
     told_from,
     verdict,
 )
-from healthcheck.judge import PICKED_TOKENS, Outcome
-from healthcheck.numbers import number_of
+from healthcheck.judge import PICKED_TOKENS, Outcome, tasks
+from healthcheck.judge.numbers import number_of
 from tests.support.scripted_server import MODEL, completion, error
 from tests.support.solving_server import SolvingServer
 

@@ -12,13 +12,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from healthcheck import report, settings, smoke
-from healthcheck.acceptance import Acceptance
-from healthcheck.cause import Cause
-from healthcheck.exposition import Speculation
+from healthcheck import smoke
+from healthcheck.client.exposition import Speculation
 from healthcheck.judge import Outcome
-from healthcheck.loop import Snapshot
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.reasons import Note
+from healthcheck.service import report, settings
+from healthcheck.service.cause import Cause
+from healthcheck.service.loop import Snapshot
 from healthcheck.signs.model import Card, Compiler, Ended, Process, Signs
 from healthcheck.smoke.figures import Spread
 from healthcheck.smoke.results import SCHEMA, Check, LeftOut, Level, LongPrompt, SpeedUp

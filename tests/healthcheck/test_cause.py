@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 from deploy.recipe import Health
-from healthcheck.cause import LOOK_BYTES, PAUSE_S, Log
 from healthcheck.client import Client
 from healthcheck.explain.blocks import BLOCK_BYTES
-from healthcheck.loop import Loop
-from healthcheck.provenance import Provenance
+from healthcheck.service.cause import LOOK_BYTES, PAUSE_S, Log
+from healthcheck.service.loop import Loop
+from healthcheck.service.provenance import Provenance
 from healthcheck.verdict import Policy, State
 from healthcheck.worker import STUCK_S, Repeated, Worker
 from tests.support.scripted_server import MODEL, scripted_server

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from healthcheck import settings
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.cancel import Cancel
 from healthcheck.client import ERROR_BYTES, Client, Secret
-from healthcheck.resolver import Resolver
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.cancel import Cancel
+from healthcheck.client.resolver import Resolver
+from healthcheck.service import settings
 from tests.support.waiting import PATIENCE_S, until
 
 # The contract: an answer ends by its total deadline. The margin is for a loaded machine, and well

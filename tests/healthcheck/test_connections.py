@@ -19,8 +19,9 @@ import uvicorn
 from starlette.applications import Starlette
 
 from deploy.rehearsal.supervisor import free_port
-from healthcheck import connections, service
-from healthcheck.grpc_health import GrpcHealth
+from healthcheck.service import app as service
+from healthcheck.service import connections
+from healthcheck.service.grpc_health import GrpcHealth
 from tests.support.running_service import running
 from tests.support.waiting import PATIENCE_S, until
 

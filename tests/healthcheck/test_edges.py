@@ -17,13 +17,14 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.rehearsal.supervisor import free_port
-from healthcheck import loop as loops
-from healthcheck import service, settings
-from healthcheck.cancel import Cancel
 from healthcheck.client import Client
-from healthcheck.generate import Generator
+from healthcheck.client.cancel import Cancel
 from healthcheck.judge import Completion, Finding
-from healthcheck.loop import Loop
+from healthcheck.service import app as service
+from healthcheck.service import loop as loops
+from healthcheck.service import settings
+from healthcheck.service.generate import Generator
+from healthcheck.service.loop import Loop
 from healthcheck.verdict import Generation, Outstanding, Policy, State, Want
 from healthcheck.worker import Worker
 from tests.support.inline_runner import InlineRunner

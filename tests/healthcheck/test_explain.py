@@ -30,9 +30,9 @@ from healthcheck.explain import (
 )
 from healthcheck.explain.cli import Settled
 from healthcheck.explain.findings import UNCLASSIFIED, Attempt, Evidence
+from healthcheck.explain.signatures import Severity, Signature, SignatureError, load
 from healthcheck.explain.startup import Stage
 from healthcheck.explain.text import render
-from healthcheck.signatures import Severity, Signature, SignatureError, load
 from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
 from tests.support.waiting import PATIENCE_S, until
 

@@ -16,8 +16,8 @@ from deploy import recipe
 from deploy.__main__ import main as deploy_main
 from healthcheck.explain import Explainer, Explanation, Finding, Verdict, explain_stream, places
 from healthcheck.explain.deaths import LITERALS, weight_of
+from healthcheck.explain.signatures import load
 from healthcheck.reasons import REASONS, SMOKE_REASONS
-from healthcheck.signatures import load
 from tests.support.log_forms import FORMS
 from tests.support.log_samples import SAMPLES
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy import recipe
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition, Speculation, parse, read
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import EngineSample, Exposition, Speculation, parse, read
 
 DATA = Path(__file__).parent / "data"
 METRICS = recipe.load().vllm.metrics.read_text()

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from deploy.redaction import Redaction
-from healthcheck import page, report
-from healthcheck.exposition import EngineSample, Speculation
+from healthcheck.client.exposition import EngineSample, Speculation
 from healthcheck.flights import lines, main, model, recorder, stacks, told, waits
 from healthcheck.flights.beside import beside
 from healthcheck.flights.model import Frame, Stack, Thread
 from healthcheck.flights.recorder import Recorder
+from healthcheck.service import page, report
 from healthcheck.signs.file import boot
 from healthcheck.signs.model import Process, Signs
 from healthcheck.verdict import EngineMemory, State

@@ -14,10 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.recipe import Health
 from healthcheck.client import Client
-from healthcheck.generate import Generator
-from healthcheck.grpc_health import GrpcHealth
-from healthcheck.loop import Loop
-from healthcheck.settings import SettingsError
+from healthcheck.service.generate import Generator
+from healthcheck.service.grpc_health import GrpcHealth
+from healthcheck.service.loop import Loop
+from healthcheck.service.settings import SettingsError
 from healthcheck.verdict import Policy, State
 from tests.support.inline_runner import InlineRunner
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server

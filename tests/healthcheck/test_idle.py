@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from deploy.rehearsal.supervisor import free_port
-from healthcheck import idle
 from healthcheck.__main__ import main
 from healthcheck.client import Client
+from healthcheck.service import idle
 from healthcheck.verdict import State
 from tests.support.running_service import running
 from tests.support.scripted_server import ScriptedServer, scripted_server

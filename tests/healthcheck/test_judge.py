@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import Speculation
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import Speculation
 from healthcheck.judge import (
     ARGMAX_CHANCE,
     CHANCE,

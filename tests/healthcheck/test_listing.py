@@ -2,9 +2,9 @@
 
 import pytest
 
-from healthcheck import listing
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.listing import Listing
+from healthcheck.client import listing
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.listing import Listing
 from healthcheck.reasons import Note
 
 

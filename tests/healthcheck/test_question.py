@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from healthcheck import question
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.judge import Outcome
-from healthcheck.tasks import Task
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.judge import Outcome, question
+from healthcheck.judge.tasks import Task
 from healthcheck.verdict import State
 from tests.support.scripted_server import Reply, reckoned, scripted_server
 from tests.support.simulation import Simulation

@@ -19,15 +19,16 @@ import uvicorn
 
 from deploy.door import OPEN
 from deploy.rehearsal.shim.dspark_rehearsal.faults import BATON, HANG_IN_DRAFT
-from healthcheck import service, settings
 from healthcheck.client import Client, Secret
 from healthcheck.flights import model, recorder, stacks
 from healthcheck.flights.beside import beside as flight_of
 from healthcheck.flights.told import Flights, Teller
-from healthcheck.loop import Loop
+from healthcheck.service import app as service
+from healthcheck.service import settings
+from healthcheck.service.loop import Loop
+from healthcheck.service.voice import to_stderr
 from healthcheck.signs.file import Beside
 from healthcheck.verdict import State
-from healthcheck.voice import to_stderr
 from healthcheck.worker import Worker
 from tests.support import tools
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from healthcheck import reference, signatures
+from healthcheck import reference
+from healthcheck.explain import signatures
 from healthcheck.reasons import FAULTS, GARBAGE, REASONS, SMOKE_REASONS, Kind
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.recipe import Health
-from healthcheck import settings
+from healthcheck.service import settings
 from healthcheck.verdict import State
 from tests.support.scripted_server import (
     Engine,

@@ -18,15 +18,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from deploy.recipe import Health
-from healthcheck import page, report, service, settings
-from healthcheck.cause import Log
 from healthcheck.client import Client
-from healthcheck.generate import Generator
 from healthcheck.judge import Finding, Outcome
-from healthcheck.loop import Loop
-from healthcheck.provenance import Provenance
 from healthcheck.reasons import GARBAGE
-from healthcheck.settings import Settings
+from healthcheck.service import app as service
+from healthcheck.service import page, report, settings
+from healthcheck.service.cause import Log
+from healthcheck.service.generate import Generator
+from healthcheck.service.loop import Loop
+from healthcheck.service.provenance import Provenance
+from healthcheck.service.settings import Settings
 from healthcheck.signs import shown as shown_signs
 from healthcheck.signs.model import Compiler, Ended, Signs
 from healthcheck.verdict import Policy, State

@@ -2,8 +2,8 @@
 
 import pytest
 
-from healthcheck import settings
-from healthcheck.settings import SettingsError
+from healthcheck.service import settings
+from healthcheck.service.settings import SettingsError
 
 
 def test_a_server_without_a_draft_is_not_asked_for_one() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from healthcheck import signatures
-from healthcheck.signatures import (
+from healthcheck.explain import signatures
+from healthcheck.explain.signatures import (
     COLUMNS,
     Phase,
     Severity,
@@ -227,7 +227,7 @@ def test_a_repetition_of_nothing_plain_is_refused(regex: str) -> None:
 
 ADVERSARY = """
 import json, sys
-from healthcheck.signatures import load
+from healthcheck.explain.signatures import load
 samples, length, count = json.load(sys.stdin), 16_384, 0
 for signature in load():
     print(signature.id, flush=True)

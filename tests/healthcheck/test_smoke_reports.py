@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from healthcheck import smoke
-from healthcheck.acceptance import Acceptance
-from healthcheck.exposition import Speculation
+from healthcheck.client.exposition import Speculation
 from healthcheck.judge import Outcome
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.plots import Column, columns
 from healthcheck.reasons import REASONS, SMOKE_REASONS, remedy
 from healthcheck.smoke import compare, results, terminal

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.client import Client, Secret
+from healthcheck.client.answers import Answer, Failure, FailureKind
 from healthcheck.judge import Outcome
 from healthcheck.smoke import stream
 from healthcheck.smoke.figures import Spread, percentile, ratio

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from healthcheck import explain
-from healthcheck.cause import LOOK_BYTES, PAUSE_S, Log
 from healthcheck.explain import Explainer, explain_stream, following
 from healthcheck.explain.startup import STAGES, Stage, Startup
+from healthcheck.service.cause import LOOK_BYTES, PAUSE_S, Log
 from healthcheck.verdict import State
 from tests.support.log_samples import SAMPLES
 

@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 import pytest
 
 from deploy.recipe import Health
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import Exposition, Speculation
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import Exposition, Speculation
+from healthcheck.client.listing import Listing
 from healthcheck.judge import CHANCE, Finding, Outcome, Step
-from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
     ANY,

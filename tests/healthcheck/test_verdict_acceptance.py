@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from healthcheck.exposition import Exposition, Speculation
+from healthcheck.client.exposition import Exposition, Speculation
 from healthcheck.judge import Finding
 from healthcheck.verdict import State
 from tests.support.verdict_machine import NAN, OK, metrics, ready, sample

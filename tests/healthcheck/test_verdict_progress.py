@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.client.answers import Answer, Failure, FailureKind
 from healthcheck.judge import Finding, Outcome, Step
 from healthcheck.verdict import Outstanding, State, begin
 from tests.support.verdict_machine import (

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.recipe import Health
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.listing import Listing
 from healthcheck.judge import Completion, Finding, Outcome, Step
-from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.verdict import (
     ANY,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.recipe import Health
-from healthcheck.answers import Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.answers import Failure, FailureKind
+from healthcheck.client.exposition import EngineSample, Exposition, Speculation
 from healthcheck.judge import CHANCE, Completion, Finding, Outcome, Step
 from healthcheck.verdict import (
     ANSWERS_PER_BAD,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import Exposition
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import Exposition
 from healthcheck.judge import Step
 from healthcheck.signs.model import Compiler, Ended, Process, Signs
 from healthcheck.verdict import State, vitals

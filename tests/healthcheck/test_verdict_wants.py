@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from deploy.recipe import Health
-from healthcheck.answers import Failure, FailureKind
-from healthcheck.exposition import Exposition, Speculation
+from healthcheck.client.answers import Failure, FailureKind
+from healthcheck.client.exposition import Exposition, Speculation
+from healthcheck.client.listing import Listing
 from healthcheck.judge import CHANCE, Finding, Outcome, Step
-from healthcheck.listing import Listing
 from healthcheck.verdict import (
     ANY,
     CANARY_JITTER,

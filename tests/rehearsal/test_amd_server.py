@@ -10,8 +10,8 @@ import requests
 
 from deploy import recipe
 from deploy.rehearsal.environment import AMD
-from healthcheck import acceptance, exposition
-from healthcheck.judge import Outcome
+from healthcheck.client import exposition
+from healthcheck.judge import Outcome, acceptance
 from tests.support.rehearsal_server import RehearsalServer
 
 pytestmark = pytest.mark.real

@@ -13,7 +13,7 @@ from deploy.rehearsal import drills
 from deploy.rehearsal.drills import DRILLS, Ran
 from deploy.rehearsal.errors import RehearsalError
 from healthcheck.explain import Explanation, Verdict, explain_stream
-from healthcheck.signatures import load
+from healthcheck.explain.signatures import load
 
 TESTS = Path(__file__).resolve().parents[1]
 VERSION = recipe.load().vllm.version

@@ -16,10 +16,10 @@ import requests
 from deploy import recipe
 from deploy.rehearsal.supervisor import free_port
 from deploy.rehearsal.tokenizer import VOCABULARY
-from healthcheck import exposition, idle
-from healthcheck.client import Client
-from healthcheck.generate import Generator
-from healthcheck.loop import Loop
+from healthcheck.client import Client, exposition
+from healthcheck.service import idle
+from healthcheck.service.generate import Generator
+from healthcheck.service.loop import Loop
 from healthcheck.verdict import Policy, State
 from tests.support.inline_runner import InlineRunner
 from tests.support.rehearsal_server import ENGINE_CORE, MODEL, WORKER, RehearsalServer

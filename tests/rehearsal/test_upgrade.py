@@ -17,7 +17,7 @@ from deploy.rehearsal.__main__ import main
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.supervisor import METRICS
 from deploy.rehearsal.upgrade import REPORT, Side
-from healthcheck.exposition import DRAFTS, NEEDED
+from healthcheck.client.exposition import DRAFTS, NEEDED
 from healthcheck.judge import Outcome
 from healthcheck.smoke.compare import Way
 from tests.support.lanes import LANES

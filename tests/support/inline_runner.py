@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from healthcheck.generate import Generator
+from healthcheck.service.generate import Generator
 from healthcheck.verdict import Generation, Outstanding, Want
 
 

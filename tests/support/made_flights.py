@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from healthcheck.flights import told
-from healthcheck.loop import Snapshot
 from healthcheck.reasons import Note
+from healthcheck.service.loop import Snapshot
 from healthcheck.verdict import SURFACES, State, Transition, Verdict, begin
 from healthcheck.worker import Worker
 from tests.support.waiting import PATIENCE_S

@@ -11,10 +11,10 @@ import requests
 import uvicorn
 
 from deploy.recipe import Health
-from healthcheck import service
 from healthcheck.client import Client, Secret
-from healthcheck.loop import Loop
-from healthcheck.settings import Settings
+from healthcheck.service import app as service
+from healthcheck.service.loop import Loop
+from healthcheck.service.settings import Settings
 from healthcheck.verdict import Policy, State
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
 from tests.support.waiting import PATIENCE_S, until

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deploy.recipe import Health
-from healthcheck.answers import Answer, Failure, FailureKind
 from healthcheck.client import Client, Secret
-from healthcheck.generate import Generator
+from healthcheck.client.answers import Answer, Failure, FailureKind
 from healthcheck.judge import judge
-from healthcheck.loop import Loop
+from healthcheck.service.generate import Generator
+from healthcheck.service.loop import Loop
 from healthcheck.signs.model import Signs
 from healthcheck.verdict import Generation, Outstanding, Policy, State, Want
 from tests.support.scripted_server import MODEL, ScriptedServer

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from healthcheck import tasks
 from healthcheck.accuracy import calls
 from healthcheck.accuracy.ask import CALLS, KINDS
+from healthcheck.judge import tasks
 from tests.support.scripted_server import Reply, ScriptedServer, completion
 
 LEAK = "<｜DSML｜function_calls>water_level"

@@ -29,7 +29,7 @@ from deploy.containers import cli as host
 from deploy.recipe import switches
 from deploy.rehearsal.environment import FAULTS
 from deploy.validation import smoke
-from healthcheck import service
+from healthcheck.service import app as service
 from patches.loadcheck.card import CARDS
 from tests.support.documents import ROOT, Command
 

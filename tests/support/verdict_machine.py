@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from deploy.recipe import Health
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import EngineSample, Exposition, Speculation
+from healthcheck.client.listing import Listing
 from healthcheck.judge import Completion, Finding, Outcome, Step
-from healthcheck.listing import Listing
 from healthcheck.reasons import Note
 from healthcheck.signs.model import Signs
 from healthcheck.verdict import (

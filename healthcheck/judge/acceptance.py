@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from healthcheck.exposition import Speculation
+from healthcheck.client.exposition import Speculation
 from healthcheck.judge import Outcome
 
 Z_99 = 2.3263478740408408  # one-sided 99 % of the normal distribution

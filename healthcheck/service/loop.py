@@ -17,18 +17,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from healthcheck import exposition, listing, verdict
-from healthcheck.answers import Answer, Failure
-from healthcheck.cancel import Cancel
-from healthcheck.cause import Cause, Log
-from healthcheck.client import Client
+from healthcheck import verdict
+from healthcheck.client import Client, exposition, listing
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.cancel import Cancel
 from healthcheck.explain.startup import Startup
 from healthcheck.flights.model import Flight
 from healthcheck.flights.told import Flights
-from healthcheck.generate import Generator
 from healthcheck.judge import Outcome, Step
-from healthcheck.provenance import Provenance
 from healthcheck.reasons import Note
+from healthcheck.service.cause import Cause, Log
+from healthcheck.service.generate import Generator
+from healthcheck.service.provenance import Provenance
+from healthcheck.service.voice import to_stderr
 from healthcheck.signs.model import Signs
 from healthcheck.verdict import (
     RECHECK_S,
@@ -42,7 +43,6 @@ from healthcheck.verdict import (
     Verdict,
     Want,
 )
-from healthcheck.voice import to_stderr
 from healthcheck.words import fault, one_line
 from healthcheck.worker import Worker
 

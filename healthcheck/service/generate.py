@@ -11,14 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from healthcheck import exposition, prompts, question
-from healthcheck.answers import Answer, Failure
-from healthcheck.cancel import Cancel
-from healthcheck.chat import CHAT
-from healthcheck.client import Client
-from healthcheck.exposition import Exposition
-from healthcheck.judge import Completion, Counters, Finding, Outcome, Step, judge, together
-from healthcheck.prompts import Notebook
+from healthcheck.client import Client, exposition
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.cancel import Cancel
+from healthcheck.client.chat import CHAT
+from healthcheck.client.exposition import Exposition
+from healthcheck.judge import (
+    Completion,
+    Counters,
+    Finding,
+    Outcome,
+    Step,
+    judge,
+    prompts,
+    question,
+    together,
+)
+from healthcheck.judge.prompts import Notebook
 from healthcheck.verdict import Generation, Policy, Want
 from healthcheck.words import fault
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from healthcheck.answers import Answer, Failure
-from healthcheck.chat import chat, message_of, text_of, thought_of
+from healthcheck.client.answers import Answer, Failure
+from healthcheck.client.chat import chat, message_of, text_of, thought_of
 from healthcheck.judge import QUESTION, Finding, Outcome, judge
-from healthcheck.tasks import Task, chain
+from healthcheck.judge.tasks import Task, chain
 
 SUMS = 3
 TOKENS = 512  # of an answer, which has some 60

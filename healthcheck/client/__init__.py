@@ -28,9 +28,9 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from deploy.door import OPEN
 from deploy.files import SecretError, open_regular, read_secret
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.cancel import DEADLINES, Cancel
-from healthcheck.resolver import RESOLVER, connect
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.cancel import DEADLINES, Cancel
+from healthcheck.client.resolver import RESOLVER, connect
 
 CHUNK_BYTES = 65536
 ERROR_BYTES = 16 * 1024  # of an answer that is no 200

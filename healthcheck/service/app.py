@@ -26,18 +26,18 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from deploy.addresses import EVERYWHERE, to_bind
-from healthcheck import page, report
-from healthcheck.cause import Log
 from healthcheck.client import Client, Secret
-from healthcheck.connections import BACKLOG, LONGEST_HEAD_BYTES, Connection
 from healthcheck.flights.told import Flights, Teller
-from healthcheck.grpc_health import GrpcHealth
-from healthcheck.loop import Loop, Snapshot
-from healthcheck.provenance import Provenance
-from healthcheck.settings import Settings, SettingsError
+from healthcheck.service import page, report
+from healthcheck.service.cause import Log
+from healthcheck.service.connections import BACKLOG, LONGEST_HEAD_BYTES, Connection
+from healthcheck.service.grpc_health import GrpcHealth
+from healthcheck.service.loop import Loop, Snapshot
+from healthcheck.service.provenance import Provenance
+from healthcheck.service.settings import Settings, SettingsError
+from healthcheck.service.voice import flush, to_stderr
 from healthcheck.signs.file import Beside
 from healthcheck.verdict import Surfaces
-from healthcheck.voice import flush, to_stderr
 from healthcheck.worker import Worker
 
 GRACE_S = 5  # for answers under way when the service stops

@@ -12,13 +12,13 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from healthcheck.acceptance import Acceptance
-from healthcheck.exposition import Speculation
+from healthcheck.client.exposition import Speculation
 from healthcheck.flights.model import Flight
 from healthcheck.judge import Finding, Outcome
-from healthcheck.loop import Snapshot
+from healthcheck.judge.acceptance import Acceptance
 from healthcheck.reasons import Note
-from healthcheck.settings import Settings
+from healthcheck.service.loop import Snapshot
+from healthcheck.service.settings import Settings
 from healthcheck.signs import shown
 from healthcheck.verdict import EngineMemory, Memory, Record, State
 from healthcheck.words import one_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from healthcheck.answers import Answer, Failure
+from healthcheck.client.answers import Answer, Failure
 from healthcheck.reasons import Note
 
 LIMIT_BYTES = 256 * 1024  # a row is 600 bytes

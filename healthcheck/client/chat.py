@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from healthcheck.answers import Answer, Failure
+from healthcheck.client.answers import Answer, Failure
 
 CHAT = "/v1/chat/completions"
 # As the model card asks, and as users are served: through the draft and its rejection sampling,

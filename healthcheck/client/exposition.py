@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from healthcheck.answers import Answer, Failure, FailureKind
+from healthcheck.client.answers import Answer, Failure, FailureKind
 
 PROCESS_START = "process_start_time_seconds"
 TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from healthcheck.numbers import ASK, number_of, numbers_of
+from healthcheck.judge.numbers import ASK, number_of, numbers_of
 
 CHAIN_STEPS = (10, 20, 40)
 ROOMS = 40

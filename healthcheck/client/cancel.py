@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from healthcheck.answers import FailureKind
+from healthcheck.client.answers import FailureKind
 
 
 class Cancel:

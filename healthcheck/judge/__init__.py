@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from healthcheck import prompts
-from healthcheck.answers import Answer, Failure, FailureKind
-from healthcheck.exposition import Speculation
+from healthcheck.client.answers import Answer, Failure, FailureKind
+from healthcheck.client.exposition import Speculation
+from healthcheck.judge import prompts
 
 # Python's own JSON writer says it so (vLLM PR 41136).
 NAN_MESSAGE = "Out of range float values are not JSON compliant"

@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from healthcheck import exposition
-from healthcheck.answers import Failure
-from healthcheck.client import Client
-from healthcheck.exposition import Exposition
+from healthcheck.client import Client, exposition
+from healthcheck.client.answers import Failure
+from healthcheck.client.exposition import Exposition
 
 POLL_S = 1.0
 ASK_S = 5.0

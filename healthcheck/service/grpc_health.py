@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from healthcheck import connections
-from healthcheck.loop import Loop
-from healthcheck.settings import SettingsError
+from healthcheck.service import connections
+from healthcheck.service.loop import Loop
+from healthcheck.service.settings import SettingsError
 from healthcheck.verdict import Surfaces
 
 EXTRA = "pip install 'dspark-rocm[grpc]'"

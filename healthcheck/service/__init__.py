@@ -1,0 +1,1 @@
+"""The health service: watches one server, keeps the verdict, and answers for it."""
