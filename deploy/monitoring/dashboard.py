@@ -1,6 +1,7 @@
 """The Grafana dashboard as code: `python3 -m deploy.monitoring.dashboard` writes dashboard.json.
 
-One row a question: is it serving, does the draft pay, is there room, how long do people wait.
+One row a question: is it serving, does the draft pay, is there room, how long do people wait, are
+the nodes' cards well.
 Panels ask recorded series where rules.yaml has them, so that dashboard and alerts cannot disagree.
 """
 
@@ -21,6 +22,8 @@ SOURCE = {"type": "prometheus", "uid": "prometheus"}
 COLUMNS = 24  # of Grafana's grid
 HEIGHT = 8
 CHOSEN = 'instance=~"$instance"'
+NODE = 'hostname=~"$node"'
+CARD = "{{hostname}} {{gpu_id}}"
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,52 @@ def rows(loaded: Recipe) -> tuple[Row, ...]:
                 _quantiles("Whole request", "vllm:e2e_request_latency_seconds"),
             ),
         ),
+        Row(
+            "Are the cards well (where AMD's device-metrics-exporter is scraped)",
+            (
+                Panel(
+                    "Healthy cards",
+                    "1: AMD's exporter finds nothing wrong; 0: unhealthy.",
+                    (Query(f"dspark:gpu:health{{{NODE}}}", CARD),),
+                    kind="state-timeline",
+                ),
+                Panel(
+                    "Errors not corrected",
+                    "Errors that ECC could not correct; AFID: the number of the last RAS event.",
+                    (
+                        Query(f"dspark:gpu:uncorrected{{{NODE}}}", f"{CARD}, errors"),
+                        Query(f"dspark:gpu:afid{{{NODE}}}", f"{CARD}, AFID"),
+                    ),
+                ),
+                Panel(
+                    "Slowed down",
+                    "The part of the time in which heat, or the limit of power, held a card back.",
+                    (
+                        Query(f"dspark:gpu:hot_percent{{{NODE}}}", f"{CARD}, heat"),
+                        Query(
+                            '{__name__=~"(amd_)?gpu_violation_ppt_residency_percentage", '
+                            f"{NODE}}}",
+                            f"{CARD}, power",
+                        ),
+                    ),
+                    unit="percent",
+                    maximum=100,
+                ),
+                Panel(
+                    "XGMI",
+                    "Bytes a second that a card sends to the others.",
+                    (
+                        Query(
+                            "1000 * sum by (hostname, gpu_id) (rate("
+                            f'{{__name__=~"(amd_)?gpu_xgmi_link_tx", {NODE}}}'
+                            "[$__rate_interval]))",
+                            CARD,
+                        ),
+                    ),
+                    unit="Bps",
+                ),
+            ),
+        ),
     )
 
 
@@ -226,18 +275,23 @@ def dashboard(loaded: Recipe) -> dict[str, Any]:
         "graphTooltip": 1,
         "refresh": "15s",
         "time": {"from": "now-3h", "to": "now"},
-        "templating": {"list": [_instances()]},
+        "templating": {
+            "list": [
+                _variable("instance", "label_values(up, instance)"),
+                _variable("node", "label_values(dspark:gpu:health, hostname)"),
+            ]
+        },
         "panels": panels,
     }
 
 
-def _instances() -> dict[str, Any]:
+def _variable(name: str, query: str) -> dict[str, Any]:
     return {
-        "name": "instance",
+        "name": name,
         "type": "query",
-        "label": "instance",
+        "label": name,
         "datasource": SOURCE,
-        "query": "label_values(up, instance)",
+        "query": query,
         "refresh": 2,
         "multi": True,
         "includeAll": True,

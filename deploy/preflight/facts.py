@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import Disk, Host, SmiGpu
+from deploy.preflight.host import Disk, Host, SmiGpu, Told
 
 KFD = "/dev/kfd"
 NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -46,6 +46,12 @@ CGROUP_1_NO_LIMIT = 1 << 62
 
 # Variables that narrow the GPUs of a process; the smallest set counts (ROCm's documentation).
 NARROWING = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+# What AMD's tool is asked: errors that ECC could not correct, and RAS records of fatal ones.
+QUERIES = (
+    "query counter-metric -m GPU_ECC_UNCORRECT_TOTAL -t 0",
+    "query inband-ras-errors -s CPER_SEVERITY_FATAL -t 0",
+)
 
 _LIMIT = re.compile(
     r"^(Max locked memory|Max stack size)[ \t]+(unlimited|[0-9]{1,20})[ \t]", re.MULTILINE
@@ -150,6 +156,7 @@ class Machine:
     process: Process | Unknown
     gpus: Gpus | Unknown
     library: tuple[SmiGpu, ...] | None
+    amdgpuhealth: Mapping[str, Told]  # answers by query; empty where it is not installed
     visible: int | Unknown | None
     shm: Disk | Unknown
     memory_limit: float | Unknown
@@ -177,6 +184,7 @@ def gather(host: Host) -> Machine:
         process=read_process(host),
         gpus=gpus,
         library=host.gpu_library() if is_short else None,
+        amdgpuhealth={q: told for q in QUERIES if (told := host.amdgpuhealth(q)) is not None},
         visible=read_visible(host.environ),
         shm=attempt("/dev/shm", lambda: host.disk("/dev/shm")),  # noqa: S108 - read, not written
         memory_limit=read_memory_limit(host),

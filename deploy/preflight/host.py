@@ -7,8 +7,10 @@ import fcntl
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import stat
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from deploy.files import read_text
 # No file below /sys or /proc that is read here is longer; a longer one is not what it seems.
 TEXT_LIMIT = 1 << 20
 NOTES_LIMIT = 16 << 20
+# AMD's tool gives its own question to the exporter half a minute; a start is not held up so long.
+TOOL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,15 @@ class SmiGpu:
     name: str
     vram_total: int | None = None
     vram_used: int | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a program said: its exit code, None where it has none, and its output or what stood in
+    the way."""
+
+    code: int | None
+    text: str
 
 
 class Host(Protocol):
@@ -93,6 +106,9 @@ class Host(Protocol):
 
     def gpu_library(self) -> tuple[SmiGpu, ...] | None:
         """What amdsmi says, None where it is not installed or does not answer."""
+
+    def amdgpuhealth(self, query: str) -> Told | None:
+        """What AMD's tool of that name says to a query, None where it is not on PATH."""
 
     def hostname(self) -> str:
         """The name other hosts and lock files know this one by."""
@@ -194,6 +210,26 @@ class LocalHost:
         finally:
             amdsmi.amdsmi_shut_down()
 
+    def amdgpuhealth(self, query: str, seconds: float = TOOL_S) -> Told | None:
+        """Run it, for so many seconds at most."""
+        program = shutil.which("amdgpuhealth", path=self._environ.get("PATH", os.defpath))
+        if program is None:
+            return None
+        try:
+            ended = subprocess.run(
+                [program, *query.split()],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=self._environ,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Told(None, f"no answer in {seconds:g} s")
+        except OSError as e:
+            return Told(None, e.strerror or type(e).__name__)
+        return Told(ended.returncode, (ended.stdout or ended.stderr).decode("utf-8", "replace"))
+
     def hostname(self) -> str:
         """The kernel's name."""
         return socket.gethostname()
@@ -227,8 +263,9 @@ class RecordedHost:
     files, which another process holds; `stat` of a path (`mode`,
     `uid`, `gid`, `size`, `mtime`); `errors` (path to errno name, for open, read and list);
     `read_only` folders; `disks` (mount point to `total` and `free` bytes); `busy_ports`;
-    `packages` (name to folder); `gpu_library` (list of `name`, `vram_total`, `vram_used`); `later`
-    (path to the text that a file has after a pause).
+    `packages` (name to folder); `gpu_library` (list of `name`, `vram_total`, `vram_used`);
+    `amdgpuhealth` (query to `code` and `text`); `later` (path to the text that a file has after a
+    pause).
     Raises ValueError for what is no such folder.
     """
 
@@ -315,6 +352,11 @@ class RecordedHost:
         self._at(path).stat()
         return path in self.notes.get("locked", [])
 
+    def amdgpuhealth(self, query: str) -> Told | None:
+        """What AMD's tool was noted to say."""
+        noted = self.notes.get("amdgpuhealth", {}).get(query)
+        return None if noted is None else Told(noted["code"], noted["text"])
+
     def hostname(self) -> str:
         """The recorded name."""
         return str(self.notes.get("hostname", "recorded"))
@@ -349,6 +391,7 @@ _NOTES: Mapping[str, tuple[type | UnionType, Callable[[Any], bool]]] = {
     "busy_ports": (list, lambda value: isinstance(value, int)),
     "packages": (dict, lambda value: isinstance(value, str | None)),
     "gpu_library": (list, lambda value: _is_smi_gpu(value)),
+    "amdgpuhealth": (dict, lambda value: _is_told(value)),
     "later": (dict, lambda value: isinstance(value, str)),
 }
 
@@ -382,6 +425,15 @@ def _is_smi_gpu(value: Any) -> bool:
         return False
     rest = {name: inner or 0 for name, inner in value.items() if name != "name"}
     return _is_table_of(rest, int, "vram_total vram_used")
+
+
+def _is_told(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"code", "text"}
+        and isinstance(value["code"], int | None)
+        and isinstance(value["text"], str)
+    )
 
 
 def _smi_gpu(library: Any, handle: Any) -> SmiGpu:

@@ -321,6 +321,12 @@ def test_times_contain_those_of_the_recipe(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", EVERY)
+def test_no_pod_stays_where_the_gpu_operator_remediates(folder: str) -> None:
+    """Of the taints of a node of cards one is tolerated, that it is one; amd-gpu-unhealthy is not."""
+    assert [t.get("key") for t in pod(folder)["tolerations"]] == ["amd.com/gpu"]
+
+
+@pytest.mark.parametrize("folder", EVERY)
 def test_a_stop_waits_for_what_runs(folder: str) -> None:
     """Before its SIGTERM the server's container runs the command that waits for the last answer,
     with the profile's own budget; a worker of a group waits for its leader's."""

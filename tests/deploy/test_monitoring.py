@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
 RULES = MONITORING / "rules.yaml"
 CASES = Path(__file__).with_name("rules.test.yaml")
+EXPORTER = Path(__file__).with_name("device_metrics_exporter.txt")
 # An image by tag and digest, with a variable that names a mirror.
 PINNED = r"\$\{[A-Z]+_IMAGE:-[\w./-]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}\}"
 RECIPE = recipe.load()
@@ -83,6 +84,12 @@ def test_every_alert_has_a_case() -> None:
         ("[1h]) >= 3", "[1h]) >= 2"),
         ("- scalar(dspark:limit:z) * sqrt", "+ scalar(dspark:limit:z) * sqrt"),
         ("kv_cache_usage_perc > 0.95", "kv_cache_usage_perc > 0.99"),
+        ("(amd_)?gpu_health", "gpu_health"),
+        ("dspark:gpu:health == 0", "dspark:gpu:health > 0"),
+        (', severity!="non_fatal_corrected"', ""),
+        ("dspark:gpu:afid offset 1h", "dspark:gpu:afid offset 2h"),
+        ("> dspark:gpu:uncorrected offset 1h", "> 0"),
+        ("socket_thermal|vr_thermal|hbm_thermal", "socket_thermal|vr_thermal|ppt"),
     ],
 )
 def test_the_cases_see_a_wrong_rule(correct: str, wrong: str, tmp_path: Path) -> None:
@@ -198,6 +205,15 @@ def health_series() -> set[str]:
     return names
 
 
+NAMED = r'__name__=~"([^"]*)"'
+
+
+def exporter_series() -> set[str]:
+    """Every family of AMD's exporter that was looked up, plain and with the prefix of its example."""
+    families = re.findall(r"^# TYPE (\w+) gauge$", EXPORTER.read_text(), re.MULTILINE)
+    return {prefix + family for prefix in ("", "amd_") for family in families}
+
+
 def expressions() -> Iterator[tuple[str, str]]:
     """Every PromQL expression here, with where it stands."""
     for group in groups():
@@ -215,6 +231,14 @@ def test_every_series_asked_for_exists() -> None:
     asked = {name: where for where, e in expressions() for name in metrics_in(e)}
     assert len(asked) > 30
     assert {name: where for name, where in asked.items() if name not in known} == {}
+
+
+def test_series_of_amds_exporter_are_its_own() -> None:
+    """A pattern of names finds families that were looked up, and each of them is asked for."""
+    patterns = [p for _, e in expressions() for p in re.findall(NAMED, e)]
+    found = [{name for name in exporter_series() if re.fullmatch(p, name)} for p in patterns]
+    assert patterns and all(found)
+    assert set().union(*found) == exporter_series()
 
 
 def test_states_in_rules_are_states_of_the_service() -> None:
@@ -318,7 +342,7 @@ def test_panels_are_whole_and_do_not_overlap() -> None:
 def test_every_panels_expression_is_promql(tmp_path: Path) -> None:
     """Prometheus' parser takes each expression once Grafana's variables are filled in."""
     filled = [
-        e.replace("$__rate_interval", "1m").replace("$instance", ".*")
+        e.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$node", ".*")
         for row in dashboard.rows(RECIPE)
         for panel in row.panels
         for e in (query.expression for query in panel.queries)

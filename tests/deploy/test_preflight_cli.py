@@ -13,7 +13,7 @@ from deploy import recipe
 from deploy.preflight import cli, facts
 from deploy.preflight.caches import NOTE
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import LocalHost
+from deploy.preflight.host import LocalHost, Told
 from tests.support import recorded_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +171,29 @@ def test_amdsmi_is_asked_where_it_is_installed(tmp_path: Path, init: str, expect
     assert ended.stdout.startswith(expected), ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("body", "seconds", "expected"),
+    [
+        ("printf 'metric %s crossed threshold' $4; exit 1", 60, (1, "metric -m crossed threshold")),
+        ("echo no such flag >&2; exit 1", 60, (1, "no such flag\n")),
+        ("exec sleep 600", 0.2, (None, "no answer in 0.2 s")),
+    ],
+)
+def test_amds_tool_is_run_where_it_is_on_path(
+    tmp_path: Path, body: str, seconds: float, expected: tuple[int | None, str]
+) -> None:
+    """A stand-in of its name: arguments, code and output pass, one that hangs is left."""
+    tool = tmp_path / "amdgpuhealth"
+    host = LocalHost({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    query = "query counter-metric x -m"
+    assert host.amdgpuhealth(query) is None
+    tool.write_text("not a program")
+    tool.chmod(0o755)
+    assert host.amdgpuhealth(query) == Told(None, "Exec format error")
+    tool.write_text(f"#!/bin/sh\n{body}\n")
+    assert host.amdgpuhealth(query, seconds) == Told(*expected)
+
+
 def test_empty_caches_are_noted_and_filled_ones_left_alone(tmp_path: Path) -> None:
     """The note is written once; a cache of unknown origin is not blessed."""
     made = recorded_hosts.safetensors({"w": 8})
@@ -213,6 +236,8 @@ def test_empty_caches_are_noted_and_filled_ones_left_alone(tmp_path: Path) -> No
         ('{"disks": {"/": {"total": 1}}}', "disks: got"),
         ('{"gpu_library": [{"vram_total": 1}]}', "gpu_library: got"),
         ('{"gpu_library": [1]}', "gpu_library: got"),
+        ('{"amdgpuhealth": {"query": {"code": "1", "text": ""}}}', "amdgpuhealth: got"),
+        ('{"amdgpuhealth": {"query": {"code": 1}}}', "amdgpuhealth: got"),
         ('{"now": "today"}', 'now: got "today"'),
     ],
 )

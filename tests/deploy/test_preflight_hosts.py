@@ -5,11 +5,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy import recipe
-from deploy.preflight import cli
+from deploy.preflight import cli, facts
 from deploy.preflight.findings import Finding
 from deploy.preflight.host import LocalHost, RecordedHost
 from deploy.recipe import switches
@@ -88,6 +89,57 @@ def test_amds_library_names_a_card_that_the_files_do_not(tmp_path: Path) -> None
     report = inspect(tree)
     assert report.profile == "mi350x"
     assert finding(report, "gpu.vram").level == "fail"
+
+
+ECC, RAS = facts.QUERIES
+# What the code of v1.5.2 prints (tools/amd-gpu-health); "[debian]" is its form in a package.
+WELL = {"code": 0, "text": "metric GPU_ECC_UNCORRECT_TOTAL is within threshold\n"}  # [debian]
+CROSSED = {"code": 1, "text": "metric GPU_ECC_UNCORRECT_TOTAL crossed threshold"}
+
+
+@pytest.mark.parametrize(
+    ("ecc", "ras", "level", "words"),
+    [
+        (WELL, {"code": 0, "text": ""}, "ok", "2 queries within"),
+        (CROSSED, {"code": 0, "text": ""}, "warn", "GPU_ECC_UNCORRECT_TOTAL crossed threshold"),
+        (
+            {"code": 2, "text": "unable to query metrics endpoint"},
+            {"code": 1, "text": "error count 3 crossed threshold 0"},
+            "warn",
+            "error count 3 crossed threshold 0",
+        ),
+        (
+            WELL,
+            {"code": 2, "text": "unable to query inband ras errors"},
+            "unknown",
+            f"{RAS}: unable to query",
+        ),
+        # what cobra says to a flag that another version does not know, with the code of a bad card
+        (
+            {"code": 1, "text": "Error: unknown shorthand flag: 't' in -t\nUsage:\n"},
+            WELL,
+            "unknown",
+            f"{ECC}: Error: unknown",
+        ),
+        ({"code": None, "text": "no answer in 10 s"}, WELL, "unknown", f"{ECC}: no answer"),
+    ],
+)
+def test_what_amdgpuhealth_says_is_told_and_stops_no_start(
+    tmp_path: Path, ecc: dict[str, Any], ras: dict[str, Any], level: str, words: str
+) -> None:
+    """An error of some card is a warning, a tool that cannot tell is unknown."""
+    tree = recorded_hosts.gpu_host(tmp_path, "mi300x")
+    tree.note("amdgpuhealth", **{ECC: ecc, RAS: ras})
+    report = inspect(tree, "mi300x")
+    found = finding(report, "gpu.amdgpuhealth")
+    assert (found.level, report.exit_code) == (level, 0)
+    assert words in found.seen
+
+
+def test_without_amdgpuhealth_nothing_is_said_of_it(tmp_path: Path) -> None:
+    """Most machines do not have it."""
+    report = inspect(recorded_hosts.gpu_host(tmp_path, "mi300x"), "mi300x")
+    assert "gpu.amdgpuhealth" not in {f.check for f in report.findings}
 
 
 def cgroup_1(tree: Tree, limit: int) -> None:

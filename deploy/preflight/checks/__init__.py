@@ -6,6 +6,7 @@ the kernel's documentation, and vLLM 0.27.1's own code.
 
 from __future__ import annotations
 
+from deploy.preflight.checks.asked import amdgpuhealth
 from deploy.preflight.checks.checkpoint import weights
 from deploy.preflight.checks.compiled import cache, locks
 from deploy.preflight.checks.gpus import (
@@ -54,6 +55,7 @@ def machine_findings(machine: Machine, start: Start) -> list[Finding]:
         count(machine, start),
         partition(machine),
         vram(machine, start),
+        *amdgpuhealth(machine),
         shm(machine, start),
         memory_limit(machine),
         memlock(machine),
