@@ -120,6 +120,11 @@ class ScriptedServer:
             self._server.server_close()
             self._server = None
 
+    @property
+    def listens(self) -> bool:
+        """Whether it is up."""
+        return self._server is not None
+
     def restart(self) -> None:
         """Be another process: counters at 0, a new start time."""
         self.engines = {name: Engine() for name in self.engines}

@@ -1,7 +1,9 @@
 """Drives the real loop against a scripted server with a clock of its own.
 
-Questions are real HTTP. Only time is not: `run` lets the loop turn when it would be due and sets
-the clock forward by what it would have slept, so that an hour takes seconds.
+Questions are real HTTP, but for looks at a server that answers or refuses them plainly: in hours of
+those there is nothing to see that the first does not show. Time is not real: `run` lets the loop
+turn when it would be due and sets the clock forward by what it would have slept, so that an hour
+takes seconds.
 """
 
 from __future__ import annotations
@@ -67,17 +69,30 @@ class SimulatedRunner:
 
 
 class SimulatedClient(Client):
-    """A client that gets no answer in no time while the server is `blocked`."""
+    """A client that gets no answer in no time while the server is `blocked`. What a look at /health
+    or /metrics gets is asked of the server itself where HTTP would change nothing of it, and a look
+    that was refused is refused again while nothing listens."""
 
     def __init__(self, server: ScriptedServer, url: str, key: Secret | None) -> None:
         super().__init__(url, key=key)
         self._server = server
+        self._refused: dict[str, Answer | Failure] = {}
 
     def get(self, path: str, **options: Any) -> Answer | Failure:
         """The answer of a server that gives one."""
         if self._server.blocked:
             return Failure(FailureKind.TIMEOUT, "simulated", options["deadline_s"])
-        return super().get(path, **options)
+        if self.base_url != self._server.url or path not in ("/health", "/metrics"):
+            return super().get(path, **options)
+        if not self._server.listens:
+            if path not in self._refused:
+                self._refused[path] = super().get(path, **options)
+            return self._refused[path]
+        self._refused.clear()
+        plain = None if self._server.redirect else self._server.answer("GET", path, None, "")
+        if plain is None or plain[0] != 200:
+            return super().get(path, **options)
+        return Answer(*plain)
 
 
 @dataclass
