@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from deploy.addresses import EVERYWHERE, to_bind
 from healthcheck.client import Client, Secret
-from healthcheck.flights.told import Flights, Teller
+from healthcheck.flights.newest import Flights
 from healthcheck.service import page, report
 from healthcheck.service.cause import Log
 from healthcheck.service.connections import BACKLOG, LONGEST_HEAD_BYTES, Connection
@@ -35,6 +35,7 @@ from healthcheck.service.grpc_health import GrpcHealth
 from healthcheck.service.loop import Loop, Snapshot
 from healthcheck.service.provenance import Provenance
 from healthcheck.service.settings import Settings, SettingsError
+from healthcheck.service.teller import Teller
 from healthcheck.service.voice import flush, to_stderr
 from healthcheck.signs.file import Beside
 from healthcheck.verdict import Surfaces

@@ -23,7 +23,7 @@ from healthcheck.client.answers import Answer, Failure
 from healthcheck.client.cancel import Cancel
 from healthcheck.explain.startup import Startup
 from healthcheck.flights.model import Flight
-from healthcheck.flights.told import Flights
+from healthcheck.flights.newest import Flights
 from healthcheck.judge import Outcome, Step
 from healthcheck.reasons import Note
 from healthcheck.service.cause import Cause, Log

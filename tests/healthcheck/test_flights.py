@@ -24,8 +24,10 @@ from healthcheck.client.exposition import EngineSample, Speculation
 from healthcheck.flights import lines, main, model, recorder, stacks, told, waits
 from healthcheck.flights.beside import beside
 from healthcheck.flights.model import Frame, Stack, Thread
+from healthcheck.flights.newest import Flights
 from healthcheck.flights.recorder import Recorder
 from healthcheck.service import page, report
+from healthcheck.service.teller import COLUMNS, MOST_READINGS, Teller, is_stuck
 from healthcheck.signs.file import boot
 from healthcheck.signs.model import Process, Signs
 from healthcheck.verdict import EngineMemory, State
@@ -119,7 +121,7 @@ def test_a_want_of_progress_is_told_and_its_end_takes_the_file_away(log: Path) -
     told.make_folder(log)
     file, worker = log.with_name("told") / "stuck.json", Worker("told")
     seen = [snapshot(State.READY)]
-    teller = told.Teller(log, lambda: seen[0], worker, pytest.fail)
+    teller = Teller(log, lambda: seen[0], worker, pytest.fail)
 
     def turn(state: State, *codes: str) -> told.Stuck | None:
         seen[0] = snapshot(state, *codes)
@@ -144,7 +146,7 @@ def test_readings_are_of_ten_minutes_and_bounded(log: Path) -> None:
     """Of sixteen busy engines the newest are told, in a file that the parent still reads."""
     told.make_folder(log)
     seen, worker = snapshot(State.READY, at=0.0), Worker("told")
-    teller = told.Teller(log, lambda: seen, worker, pytest.fail)
+    teller = Teller(log, lambda: seen, worker, pytest.fail)
     for second in range(0, 1000, 2):
         state = State.NOT_READY if second == 998 else State.READY
         seen = snapshot(state, "progress.none", at=float(second))
@@ -157,8 +159,8 @@ def test_readings_are_of_ten_minutes_and_bounded(log: Path) -> None:
     assert stuck is not None
     rows = stuck.content["readings"]
     assert rows[-1][:3] == [0.0, "NOT_READY", "15"]
-    assert 590 <= rows[0][0] <= told.KEPT_S
-    assert len(rows) <= told.MOST_READINGS
+    assert 590 <= rows[0][0] <= model.KEPT_S
+    assert len(rows) <= MOST_READINGS
 
 
 @pytest.mark.parametrize(
@@ -173,8 +175,8 @@ def test_readings_are_of_ten_minutes_and_bounded(log: Path) -> None:
 )
 def test_only_a_want_of_progress_asks_for_stacks(state: State, codes: tuple[str, ...]) -> None:
     """Bad texts, a port that does not answer, a recovery and a start ask for none."""
-    assert not told.is_stuck(snapshot(state, *codes))
-    assert told.is_stuck(snapshot(State.NOT_READY, "process.stopped", *codes[:0]))
+    assert not is_stuck(snapshot(state, *codes))
+    assert is_stuck(snapshot(State.NOT_READY, "process.stopped", *codes[:0]))
 
 
 @pytest.mark.parametrize("what", ["no folder", "a file for a folder", "read only"])
@@ -188,7 +190,7 @@ def test_a_volume_that_cannot_be_written_is_said_once(log: Path, what: str) -> N
     said: list[str] = []
     worker = Worker("told")
     seen = [snapshot(State.READY)]
-    teller = told.Teller(log, lambda: seen[0], worker, said.append)
+    teller = Teller(log, lambda: seen[0], worker, said.append)
     for _ in range(3):
         for state, code in ((State.NOT_READY, "progress.none"), (State.READY, "")):
             seen[0] = snapshot(state, *([code] if code else []))
@@ -263,7 +265,7 @@ def test_a_stuck_server_is_recorded_whole(log: Path, spy: None) -> None:
         assert (stack.name, stack.pid, stack.native) == ("EngineCore", process.pid, True)
         assert "answer" in [frame.function for frame in stack.threads[0].frames]
         assert content["verdict"]["timeline"][0][1:] == ["NOT_READY", "progress.none"]
-        assert content["verdict"]["columns"] == list(told.COLUMNS)
+        assert content["verdict"]["columns"] == list(COLUMNS)
         assert content["signs"][0]["processes"][0]["name"] == "EngineCore"
         assert content["log"]["lines"] == ["INFO the engine is up"]
 
@@ -688,11 +690,11 @@ def test_report_and_page_name_the_last_one(tmp_path: Path) -> None:
     at = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
     folder = tmp_path / "flights"
     folder.mkdir()
-    assert told.Flights(tmp_path / "server.log").last(0.0) is None
+    assert Flights(tmp_path / "server.log").last(0.0) is None
     for day in (1, 31):
         name = model.name_of(at.replace(day=day), "STALLED", "progress.stalled")
         (folder / name).touch()
-    shown = report.flight_as_json(told.Flights(tmp_path / "server.log").last(0.0))
+    shown = report.flight_as_json(Flights(tmp_path / "server.log").last(0.0))
     assert shown == {
         "path": str(folder / "20260131T235959Z.STALLED.progress.stalled.json.gz"),
         "why": "STALLED",

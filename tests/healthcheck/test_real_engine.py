@@ -22,10 +22,11 @@ from deploy.rehearsal.shim.dspark_rehearsal.faults import BATON, HANG_IN_DRAFT
 from healthcheck.client import Client, Secret
 from healthcheck.flights import model, recorder, stacks
 from healthcheck.flights.beside import beside as flight_of
-from healthcheck.flights.told import Flights, Teller
+from healthcheck.flights.newest import Flights
 from healthcheck.service import app as service
 from healthcheck.service import settings
 from healthcheck.service.loop import Loop
+from healthcheck.service.teller import Teller
 from healthcheck.service.voice import to_stderr
 from healthcheck.signs.file import Beside
 from healthcheck.verdict import State

@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from healthcheck.flights import told
 from healthcheck.reasons import Note
 from healthcheck.service.loop import Snapshot
+from healthcheck.service.teller import Teller
 from healthcheck.verdict import SURFACES, State, Transition, Verdict, begin
 from healthcheck.worker import Worker
 from tests.support.waiting import PATIENCE_S
@@ -26,6 +26,6 @@ def tell(log: Path, state: State = State.NOT_READY, code: str = "progress.none")
     """The health service's file, as it writes it."""
     said: list[str] = []
     worker = Worker("told")
-    told.Teller(log, lambda: snapshot(state, code), worker, said.append).turn()
+    Teller(log, lambda: snapshot(state, code), worker, said.append).turn()
     worker.do(lambda: None).result(PATIENCE_S)
     assert said == []
