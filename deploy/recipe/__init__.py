@@ -110,7 +110,7 @@ class Health:
     long_tokens: int = 320
     gate_requests: int = 4
     graph_restarts: int = 3
-    needle: bool = True
+    known_answers: bool = True
     canary_after_s: float = 45.0
     canary_timeout_s: float = 30.0
     canary_tokens: int = 8

@@ -72,7 +72,7 @@ class Gathered:
 
 def kind_rows(kind: Kind, report: Report, session: Session) -> Iterator[Check]:
     """A kind's tasks as chats of one turn that do not think."""
-    judged = session.target.profile.health.needle
+    judged = session.target.profile.health.known_answers
     count = kind.count if judged else FORM_TASKS
     made = tasks.make(kind.draw, report.seed, count)
 
@@ -94,7 +94,7 @@ def call_rows(report: Report, session: Session) -> Iterator[Check]:
     if not profile.serve.get("tool-call-parser"):
         report.leave_out("tools", "the profile serves without a tool-call parser")
         return
-    if not profile.health.needle:
+    if not profile.health.known_answers:
         report.leave_out("tools", RANDOM)
         return
     leaked: list[tuple[str, str]] = []
@@ -144,7 +144,7 @@ def _row(
     answered = seen.right + seen.wrong
     if seen.refused is not None and seen.failed >= min(FAILURES, count):
         return refusal(name, seen.refused)
-    if not session.target.profile.health.needle:
+    if not session.target.profile.health.known_answers:
         report.leave_out(name, f"{RANDOM}; {answered} of {count} were answered")
         return Check(f"{name} answered", Outcome.GOOD, f"{answered} of {count}", seen.took_s)
     if seen.asked < count:

@@ -47,7 +47,7 @@ class NotJudged(RuntimeError):
 
 def gsm8k_rows(report: Report, session: Session) -> Iterator[Check]:
     """The row of its score, if there is one."""
-    if not session.target.profile.health.needle:
+    if not session.target.profile.health.known_answers:
         report.leave_out(NAME, RANDOM)
         return
     began = time.monotonic()

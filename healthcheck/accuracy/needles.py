@@ -32,7 +32,7 @@ def needle_rows(report: Report, session: Session) -> Iterator[Check]:
     """A row a length. A length that misses its needles does not end it, so that the report shows
     from where on they are missed; one that is not answered does."""
     target = session.target
-    if not target.profile.health.needle:
+    if not target.profile.health.known_answers:
         report.leave_out("needles", RANDOM)
         check, _ = _length(session, prompts.A_FEW_TOKENS, DEPTHS[:1], (), target.budget_s)
         yield check
@@ -78,7 +78,7 @@ def _length(
     gravest_one = gravest(each.check for each in seen)
     assert gravest_one is not None
     words = f"{told.found} of {told.asked} found, {told.found_at_first} at the first try"
-    if not session.target.profile.health.needle:
+    if not session.target.profile.health.known_answers:
         words = f"{told.asked} answered"
     if gravest_one.outcome is not Outcome.GOOD:
         words = f"{words}; {gravest_one.evidence}"

@@ -9,11 +9,13 @@ from healthcheck.client.answers import Answer, Failure
 from healthcheck.reasons import Note
 
 LIMIT_BYTES = 256 * 1024  # a row is 600 bytes
+MOST_TOKENS = 1 << 40  # no context is longer; what says so is not understood
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The ids the server answers to, and the longest context, in tokens, of the one to ask."""
+    """The ids the server answers to, and the longest context, in tokens, of the one to ask; None
+    where that is not told, or is no number of tokens."""
 
     ids: tuple[str, ...]
     max_model_len: int | None = None
@@ -35,7 +37,7 @@ def read(answer: Answer | Failure, model: str | None = None) -> Listing | Note:
         return Note("server.unknown", f"/v1/models: {body.detail}")
     try:
         return _listing(body, model)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+    except (KeyError, TypeError, AttributeError) as e:
         return Note("server.unknown", f"/v1/models: {type(e).__name__}: {e}"[:200])
 
 
@@ -45,4 +47,5 @@ def _listing(body: Any, model: str | None) -> Listing:
     longest = asked.get("max_model_len")
     if longest is None:  # of an adapter vLLM tells it with the model that it adapts
         longest = rows.get(str(asked.get("parent")), {}).get("max_model_len")
-    return Listing(tuple(rows), None if longest is None else int(longest))
+    is_length = type(longest) is int and 0 < longest < MOST_TOKENS
+    return Listing(tuple(rows), longest if is_length else None)

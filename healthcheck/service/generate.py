@@ -110,7 +110,7 @@ class Generator:
             (answer,) = self._ask_all([asked], want, until, cancel, CHAT)
             return question.judged(answer, task), None
         watch = want.scored and self._policy.speculates
-        reads = bool(want.prompt_tokens) and self._policy.health.needle
+        reads = bool(want.prompt_tokens) and self._policy.health.known_answers
         numbers = range(want.requests)
         notebooks = [
             self._notebook(want, model, number) if want.prompt_tokens else None

@@ -28,7 +28,7 @@ def lengths(gate: Sequence[int], max_model_len: int | None) -> tuple[int, ...]:
 def needle(session: Session) -> Iterator[Check]:
     """From short to long, as far as the time budget lets one see that the next one fits in."""
     report, budget_s = session.report, session.target.budget_s
-    if not session.target.profile.health.needle:
+    if not session.target.profile.health.known_answers:
         why = "the profile says that its models find none (random weights); answers are judged"
         report.leave_out("needle", why)
     if report.max_model_len is None:
@@ -59,7 +59,7 @@ def _ask(
     ran = _generate(session, length, left_s, seed=2) if again else first
     findings = ladder(ran.findings, shorter, length)
     took = ran.ended_at - ran.started_at
-    judged = session.target.profile.health.needle
+    judged = session.target.profile.health.known_answers
     found = not _lost(ran) if judged and ran.completion is not None else None
     name = f"prompt of {length}"
     outcome = worst(findings)

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from deploy.recipe import facts
 from deploy.versions import is_at_least
-from healthcheck.client import Client
+from healthcheck.client import Client, listing
 from healthcheck.client.answers import Answer
 from healthcheck.judge import Outcome
+from healthcheck.reasons import Note
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, Stopped, fault
 from healthcheck.verdict import gate_limit_s
 
-MOST_TOKENS = 1 << 40  # no context is longer; what says so is not understood
 _POLL_S = 0.5
 _TELL_S = 5.0
 
@@ -26,7 +26,9 @@ def listening(session: Session) -> Iterator[Check]:
     deadline_s = target.profile.health.probe_timeout_s
     began = told = time.monotonic()
     while True:
-        answer = target.client.get("/v1/models", deadline_s=deadline_s)
+        answer = target.client.get(
+            "/v1/models", deadline_s=deadline_s, limit_bytes=listing.LIMIT_BYTES
+        )
         waited = time.monotonic() - began
         if isinstance(answer, Answer):
             yield _models(session, answer, waited)
@@ -45,21 +47,14 @@ def listening(session: Session) -> Iterator[Check]:
 
 
 def _models(session: Session, answer: Answer, waited: float) -> Check:
-    if answer.status in (401, 403):
-        evidence = f"/v1/models answers {answer.status}"
-        return Check("listening", Outcome.UNKNOWN, evidence, waited, "config.unauthorized")
-    body = answer.json()
-    listed = body.get("data") if isinstance(body, dict) else None
-    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     wanted = session.target.model
-    for row in rows:
-        if row.get("id") == wanted:
-            limit = row.get("max_model_len")
-            is_length = type(limit) is int and 0 < limit < MOST_TOKENS
-            session.report.max_model_len = limit if is_length else None
-            return Check("listening", Outcome.GOOD, f"/v1/models lists {wanted}", waited)
-    ids = ", ".join(str(row.get("id")) for row in rows) or "nothing"
-    evidence = f"/v1/models answers {answer.status} and lists {ids}"
+    seen = listing.read(answer, wanted)
+    if isinstance(seen, Note):
+        return Check("listening", Outcome.UNKNOWN, seen.detail, waited, seen.code)
+    if wanted in seen.ids:
+        session.report.max_model_len = seen.max_model_len
+        return Check("listening", Outcome.GOOD, f"/v1/models lists {wanted}", waited)
+    evidence = f"/v1/models lists {', '.join(seen.ids) or 'nothing'}"
     return Check("listening", Outcome.UNKNOWN, evidence, waited, "config.wrong_model")
 
 

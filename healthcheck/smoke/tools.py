@@ -60,7 +60,7 @@ def tools(session: Session) -> Iterator[Check]:
         session.report.leave_out("tools", "the profile serves without a tool-call parser")
         return
     asks: tuple[_Ask, ...] = (*_FREE, *_GUIDED)
-    if not profile.health.needle:
+    if not profile.health.known_answers:
         session.report.leave_out("tools", "random weights call no tool of their own accord")
         asks = _GUIDED
     with ThreadPoolExecutor(len(asks)) as pool:

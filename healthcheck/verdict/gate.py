@@ -41,7 +41,7 @@ def planned(memory: Memory, health: Health) -> Gate:
     left_out = set() if rungs else {Step.LONG}
     if not memory.ranks:
         left_out.add(Step.EVERY_ENGINE)
-    if not health.needle or (longest is not None and longest < question.CONTEXT):
+    if not health.known_answers or (longest is not None and longest < question.CONTEXT):
         left_out.add(Step.QUESTION)
     if health.gate_requests < 2:
         left_out.add(Step.AT_ONCE)
@@ -87,7 +87,7 @@ def few_tokens(longest: int | None, health: Health) -> int:
     """The length of a short prompt in whose words the answer must go on; 0 if there is no room for
     it or the model understands none."""
     too_short = longest is not None and longest < SHORTEST_LONG
-    return 0 if too_short or not health.needle else prompts.A_FEW_TOKENS
+    return 0 if too_short or not health.known_answers else prompts.A_FEW_TOKENS
 
 
 def _long(want: Want, gate: Gate, longest: int | None, health: Health) -> Want:

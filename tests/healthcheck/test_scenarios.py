@@ -1195,6 +1195,6 @@ def test_steps_of_the_gate_can_be_left_out() -> None:
 
 
 def test_a_model_that_cannot_read_is_not_asked_for_the_needle() -> None:
-    """`needle` false judges the long answer by everything else, and asks no sums."""
+    """`known_answers` false judges the long answer by everything else, and asks no sums."""
     with scripted_server(reads_tokens=0, rambles=True) as server:
-        Simulation(server, Health(needle=False)).to_ready()
+        Simulation(server, Health(known_answers=False)).to_ready()

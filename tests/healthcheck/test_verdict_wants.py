@@ -267,8 +267,8 @@ def test_only_a_rested_and_undoubted_engine_is_judged_in_full() -> None:
 
 
 def test_a_model_that_understands_nothing_is_not_asked_to_read_when_idle() -> None:
-    """`needle` false, or no room for it: a short prompt, judged by all else."""
-    for machine in (ready(needle=False), Machine()):
+    """`known_answers` false, or no room for it: a short prompt, judged by all else."""
+    for machine in (ready(known_answers=False), Machine()):
         if machine.memory.state is not State.READY:
             machine.see(OK, listing=Listing((MODEL,), 256), metrics=metrics())
             machine.pass_gate()
@@ -668,14 +668,14 @@ def test_only_a_third_wrong_answer_holds_the_gate(last: tuple[Finding, ...]) -> 
 
 
 @pytest.mark.parametrize(
-    ("context", "needle", "asks"),
+    ("context", "known_answers", "asks"),
     [(None, True, 1), (2048, True, 1), (2047, True, 0), (None, False, 0)],
 )
 def test_who_has_no_room_or_no_sense_is_asked_no_sums(
-    context: int | None, needle: bool, asks: int
+    context: int | None, known_answers: bool, asks: int
 ) -> None:
-    """Random weights (needle false) reckon nothing, and a short context cuts an answer off."""
-    machine = Machine(Policy(replace(HEALTH, needle=needle), MODEL))
+    """Random weights (known_answers false) reckon nothing, and a short context cuts an answer off."""
+    machine = Machine(Policy(replace(HEALTH, known_answers=known_answers), MODEL))
     machine.see(OK, listing=Listing((MODEL,), context), metrics=metrics())
     assert [want.step for want in machine.pass_gate()].count(Step.QUESTION) == asks
 
