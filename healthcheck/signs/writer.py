@@ -29,7 +29,7 @@ REST = 50.0
 MODE = 0o644
 # Ten minutes, for the flight recorder.
 KEPT = int(600 / INTERVAL_S)
-_END_S = 5.0
+END_S = 5.0
 
 
 class Writer:
@@ -60,7 +60,7 @@ class Writer:
     def end(self) -> None:
         """Stop; once the server has ended the file's last state says how."""
         os.write(self._woken, b"x")
-        self._thread.join(_END_S)
+        self._thread.join(END_S)
         if self._thread.is_alive():
             return  # it waits for a disk
         code = self._server.returncode

@@ -38,7 +38,7 @@ from healthcheck.verdict import (
     Surfaces,
     Want,
 )
-from tests.support import kubelet, tools
+from tests.support import kubelet, stops, tools
 from tests.support.documents import ROOT
 from tests.support.manifests import (
     AMD,
@@ -307,7 +307,7 @@ def test_times_contain_those_of_the_recipe(folder: str) -> None:
     budget = startup.period_s * startup.failure_threshold
     assert budget == profile.health.start_budget_s
     grace = pod(folder)["terminationGracePeriodSeconds"]
-    assert grace > profile.health.drain_budget_s + profile.serve["shutdown-timeout"]
+    assert grace > stops.hook_s(stalled=False, profile=profile) + stops.signal_s(profile)
     for resource in render(folder):
         if resource["metadata"]["name"] == "dspark-picker" and resource["kind"] == "Deployment":
             its = resource["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
@@ -324,6 +324,15 @@ def test_times_contain_those_of_the_recipe(folder: str) -> None:
 def test_no_pod_stays_where_the_gpu_operator_remediates(folder: str) -> None:
     """Of the taints of a node of cards one is tolerated, that it is one; amd-gpu-unhealthy is not."""
     assert [t.get("key") for t in pod(folder)["tolerations"]] == ["amd.com/gpu"]
+
+
+@pytest.mark.parametrize("folder", EVERY)
+def test_a_restart_by_liveness_leaves_a_flight_its_time(folder: str) -> None:
+    """What kubelet gives a stalled server, its preStop hook within, is above the hook's questions,
+    the signal that is held for the stacks and the writing of the archive."""
+    profile = RECIPE.profile("mi355x")
+    grace = server(folder)["livenessProbe"]["terminationGracePeriodSeconds"]
+    assert grace > stops.hook_s(stalled=True, profile=profile) + stops.flight_s()
 
 
 @pytest.mark.parametrize("folder", EVERY)

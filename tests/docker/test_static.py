@@ -16,6 +16,7 @@ import yaml
 from deploy import recipe
 from deploy.containers import cli as host
 from deploy.recipe import switches
+from tests.support import stops
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = [ROOT / "docker/Dockerfile", ROOT / "docker/Dockerfile.healthcheck"]
@@ -115,11 +116,11 @@ def test_a_container_may_start_as_long_as_the_recipe_says(dockerfile: Path) -> N
     assert budgets == {float(period[1])}
 
 
-def test_the_grace_of_a_stop_covers_the_drain() -> None:
-    """Compose kills later than the server is told to end its drain by."""
+def test_the_grace_of_a_stop_covers_flight_and_drain() -> None:
+    """Compose kills later than a stuck server's stacks are taken and its drain is over."""
     for path, name in ((COMPOSE, "mi355x"), (REHEARSAL, "rehearsal")):
         grace = float(load(path)["services"]["server"]["stop_grace_period"].removesuffix("s"))
-        assert grace > recipe.load().profile(name).serve["shutdown-timeout"]
+        assert grace > stops.signal_s(recipe.load().profile(name))
 
 
 def test_ports_and_the_user_of_the_health_service_agree() -> None:
