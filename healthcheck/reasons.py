@@ -103,7 +103,8 @@ _ROWS: tuple[tuple[str, Kind, str, str], ...] = (
      "some ranks of an engine sleep while others work: they wait for different things",
      "a collective that not all have entered: see what each waits for (python3 -m healthcheck "
      "flights), then restart"),
-    ("progress.stalled", Kind.SERVER, "no step for longer than the slowest legal step",
+    ("progress.stalled", Kind.SERVER,
+     "no step for longer than the slowest legal step, or asleep for longer than a lock is held",
      "restart the server; its stacks and its log's end are kept (python3 -m healthcheck flights)"),
     ("evidence.stale", Kind.UNKNOWN, "nothing has proved the server healthy for too long",
      "see why generations do not answer"),

@@ -118,6 +118,7 @@ class Health:
     evidence_max_age_s: float = 300.0
     readiness_budget_s: float = 60.0
     stall_budget_s: float = 660.0
+    deadlock_budget_s: float = 300.0
     stall_confirmations: int = 3
     dead_after_s: float = 30.0
     drain_budget_s: float = 600.0

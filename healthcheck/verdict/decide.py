@@ -128,7 +128,7 @@ def _smoke(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 
 
 def _stall_note(memory: Memory) -> Note:
-    return Note("progress.stalled", f"{memory.stuck_for(memory.at):.0f} s{vitals.doing(memory)}")
+    return Note("progress.stalled", f"{memory.stuck_for(memory.at):.0f} s{_doing(memory)}")
 
 
 def _gate_notes(memory: Memory, health: Health) -> list[Note]:
@@ -140,7 +140,7 @@ def _gate_notes(memory: Memory, health: Health) -> list[Note]:
     if last is not None and last.epoch == memory.epoch and last.outcome is Outcome.UNKNOWN:
         notes += [_finding_note(f) for f in last.findings if f.outcome is Outcome.UNKNOWN]
     if memory.stuck_for(memory.at) >= health.readiness_budget_s:
-        stuck = f"{memory.stuck_for(memory.at):.0f} s{vitals.doing(memory)}"
+        stuck = f"{memory.stuck_for(memory.at):.0f} s{_doing(memory)}"
         notes.append(Note("gate.no_progress", stuck))
     notes += vitals.stopped(memory)
     return notes or [Note("gate.running", gate.step.value if gate.step else "")]
@@ -196,7 +196,11 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts and not hidden:
         # What came instead of an answer tells more than that none did.
         told = deadlocks or (silent and not _stuck(memory))
-        notes += [] if told else [_silence_note(memory, stuck), *vitals.ranks_asleep(memory)]
+        notes += (
+            []
+            if told
+            else [_silence_note(memory, stuck), *vitals.ranks_asleep(memory, _stuck(memory))]
+        )
     if memory.stale >= health.bad_verdicts:
         notes.append(Note("evidence.stale", f"{memory.evidence_age_s(reading.at):.0f} s"))
     if health.acceptance_effect == "not-ready":
@@ -223,7 +227,12 @@ def _unanswered_notes(memory: Memory, health: Health) -> list[Note]:
 def _silence_note(memory: Memory, seconds: float) -> Note:
     names = _stuck(memory)
     which = f", engine {' '.join(names)}" if names and len(memory.engines) > 1 else ""
-    return Note("progress.none", f"{seconds:.0f} s{which}{vitals.doing(memory)}")
+    return Note("progress.none", f"{seconds:.0f} s{which}{_doing(memory)}")
+
+
+def _doing(memory: Memory) -> str:
+    """What those that make no step are at."""
+    return vitals.doing(memory, _stuck(memory))
 
 
 def _stuck(memory: Memory) -> list[str]:

@@ -430,6 +430,9 @@ def _observe_silence(memory: Memory, earlier: Memory, reading: Reading, health: 
     # A server that answers /health but hides its scheduler may be busy: restarting it is a guess.
     hidden = reading.hides_scheduler
     stalled = seen.stuck_for(reading.at) >= health.stall_budget_s and not hidden
+    # In its first gate it may wait for a lock whose holder compiles in another container.
+    if earlier.state is not State.SMOKE:
+        stalled |= vitals.deadlocked_for(seen, reading) >= health.deadlock_budget_s
     proven = seen.proven_at
     age = 0.0 if proven is None else reading.at - max(proven, seen.woke_at)
     stale = age >= health.evidence_max_age_s

@@ -9,7 +9,7 @@ are cards and their load cannot be read, nobody knows, and the budgets decide as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from deploy.recipe import Health
 from healthcheck.judge import Outcome
@@ -72,24 +72,38 @@ def _ends(memory: Memory, after: float) -> list[Note]:
 
 def deadlocks(memory: Memory, reading: Reading) -> list[Note]:
     """Engines that owe us an answer, make no step and sleep."""
+    return [_deadlock(memory, key) for key in _deadlocked(memory, reading)]
+
+
+def deadlocked_for(memory: Memory, reading: Reading) -> float:
+    """Seconds for which an engine has been seen asleep beside our question; 0.0 if none is."""
+    return max(_deadlocked(memory, reading).values(), default=0.0)
+
+
+def _deadlocked(memory: Memory, reading: Reading) -> Mapping[str, float]:
     # An API process that is late may hold our question.
     prompt = reading.health.elapsed_s <= PROMPT_S
-    sees = memory.sampled_at == memory.at and reading.transport is Outcome.GOOD and prompt
-    return [_deadlock(memory, key) for key in memory.records if sees and _is_stuck(memory, key)]
+    if memory.sampled_at != memory.at or reading.transport is not Outcome.GOOD or not prompt:
+        return {}
+    stuck = {key: _asleep_for(memory, key) for key in memory.records}
+    return {key: seconds for key, seconds in stuck.items() if seconds is not None}
 
 
-def _is_stuck(memory: Memory, key: str) -> bool:
+def _asleep_for(memory: Memory, key: str) -> float | None:
+    """For how long an engine has slept beside our question, once that settles that it will not
+    wake; None before."""
     asked, signs = memory.asked_since(key), memory.signs
     if asked is None or signs is None or memory.record(key).silent < UNANSWERED_READINGS:
-        return False
+        return None
     step = memory.step_of(key)
     since = asked if step is None else max(asked, step)
     sleeps = asleep_since(memory, key)
     if sleeps is None:
-        return False
+        return None
     # Who woke for the question and sleeps again may wait for something that will come.
     patience = UNANSWERED_S if sleeps <= since else ASLEEP_S
-    return signs.at - max(sleeps, since) >= patience
+    seconds = signs.at - max(sleeps, since)
+    return seconds if seconds >= patience else None
 
 
 def _deadlock(memory: Memory, key: str) -> Note:
@@ -143,12 +157,14 @@ def suspect(memory: Memory, key: str) -> bool:
     return work and trusted and asleep
 
 
-def doing(memory: Memory) -> str:
-    """What the engines' processes do, in a few words behind a comma; empty where it is not seen."""
+def doing(memory: Memory, names: Sequence[str] = ()) -> str:
+    """What the processes of the engines of these names do, of none or of unknown ones those of all,
+    in a few words behind a comma; empty where it is not seen."""
     signs = memory.signs
     if signs is None:
         return ""
-    mine = [p for p in signs.processes if p.of_engine]
+    mine = [p for name in names for p in signs.engine(name)]
+    mine = mine or [p for p in signs.processes if p.of_engine]
     if signs.compilers:
         began = min(c.since for c in signs.compilers)
         return f", compiling: {_told(c.name for c in signs.compilers)}, {signs.at - began:.0f} s"
@@ -167,14 +183,20 @@ def doing(memory: Memory) -> str:
     return ", asleep" + (f", cards at work: {_told(busy)}" if busy else "")
 
 
-def ranks_asleep(memory: Memory) -> list[Note]:
-    """Ranks of an engine that sleep while others of it work: they wait for different things."""
-    workers = [p for p in (memory.signs.processes if memory.signs else ()) if _is_rank(p)]
-    asleep = [p.name for p in workers if p.still_since is not None]
-    works = [p.name for p in workers if p.still_since is None and p.state == "R"]
-    if not asleep or not works:
-        return []
-    return [Note("progress.rank_asleep", f"{_told(asleep)}; at work: {_told(works)}")]
+def ranks_asleep(memory: Memory, names: Sequence[str]) -> list[Note]:
+    """Ranks of an engine of these names, of none those of any, that sleep while others of it work:
+    they wait for different things."""
+    signs = memory.signs
+    engines = [signs.engine(name) for name in names or [*memory.engines]] if signs else []
+    notes = []
+    for mine in engines:
+        ranks = [p for p in mine if _is_rank(p)]
+        asleep = [p.name for p in ranks if p.still_since is not None]
+        works = [p.name for p in ranks if p.still_since is None and p.state == "R"]
+        if asleep and works:
+            told = f"{_told(asleep)}; at work: {_told(works)}"
+            notes.append(Note("progress.rank_asleep", told))
+    return notes
 
 
 def _is_rank(process: Process) -> bool:

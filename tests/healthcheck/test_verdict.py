@@ -438,7 +438,7 @@ OF_THE_SERVICE = {
 }  # fmt: skip
 OF_THE_PORT = {
     "model", "max_model_len", "sampled_at", "transport", "unclear", "unclear_note", "scrape",
-    "scrape_note", "gone_since", "said_dead", "signs", "ended",
+    "scrape_note", "gone_since", "said_dead", "signs", "ended", "born_at",
 }  # fmt: skip
 COUNTED_ON = {"epoch", "gate"}
 

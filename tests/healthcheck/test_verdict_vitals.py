@@ -10,10 +10,11 @@ import pytest
 from healthcheck.client.answers import Answer, Failure, FailureKind
 from healthcheck.client.exposition import Exposition
 from healthcheck.judge import Step
-from healthcheck.signs.model import Compiler, Ended, Process, Signs
+from healthcheck.signs.model import Card, Compiler, Ended, Process, Signs
 from healthcheck.verdict import State, vitals
 from healthcheck.verdict.vitals import LATELY_S, SEEN_S
 from healthcheck.verdict.want import SUSPECT_S
+from tests.bench.traffic import LONGEST_COMPILER_S
 from tests.support.made_signs import card, signs
 from tests.support.verdict_machine import REFUSED, Machine, metrics, ready, sample
 
@@ -289,6 +290,109 @@ def test_a_step_takes_the_deadlock_back() -> None:
         made, seen = machine.generation(step=Step.RECOVERY), signs(machine.now + 5)
         machine.see(metrics=metrics(sample(tokens=9 * tokens)), generation=made, signs=seen)
     assert machine.memory.state is State.READY
+
+
+def sees_asleep(machine: Machine, until: float) -> None:
+    """A second at a time: a question of ours is out since now, and everybody sleeps."""
+    machine.see(metrics=WORKS, signs=signs(machine.now + 5))
+    asked, asleep = machine.outstanding(machine.now), machine.now - 60
+    while machine.now < until and machine.memory.state is not State.STALLED:
+        seen = signs(machine.now + 1, still=asleep)
+        machine.see(after=1, metrics=WORKS, outstanding=asked, signs=seen)
+
+
+def test_a_deadlock_is_stalled_after_its_own_budget() -> None:
+    """Nobody works, so no slow step is waited for: stalled by deadlock_budget_s and three readings,
+    long before stall_budget_s, and not before."""
+    machine = ready()
+    began, health = machine.now, machine.policy.health
+    sees_asleep(machine, began + health.stall_budget_s)
+    assert machine.memory.state is State.STALLED
+    assert machine.now - began == 5 + health.deadlock_budget_s + 2
+    assert machine.codes == ["progress.stalled"]
+    assert machine.memory.notes[0].detail == "302 s, asleep"
+
+
+def test_the_longest_compiler_of_another_container_is_no_stall() -> None:
+    """All wait for its lock for 250 s: not ready, not restarted, ready again once they move."""
+    machine = ready()
+    sees_asleep(machine, machine.now + LONGEST_COMPILER_S)
+    assert machine.memory.state is State.NOT_READY
+    assert State.STALLED not in {t.state for t in machine.memory.timeline}
+    for tokens in range(1, 5):
+        made, seen = machine.generation(step=Step.RECOVERY), signs(machine.now + 5)
+        machine.see(metrics=metrics(sample(tokens=9 * tokens)), generation=made, signs=seen)
+    assert machine.memory.state is State.READY
+
+
+def test_a_gate_that_sleeps_keeps_the_whole_stall_budget() -> None:
+    """Two servers that start together build kernels one after the other."""
+    machine = Machine()
+    machine.to_smoke()
+    began = machine.now
+    sees_asleep(machine, began + machine.policy.health.stall_budget_s)
+    assert machine.memory.state is State.SMOKE
+    sees_asleep(machine, machine.now + 10)
+    assert machine.memory.state is State.STALLED
+
+
+TWO = ("APIServer", "EngineCore_DP0", "Worker_DP0_TP0", "Worker_DP0_TP1")
+TWO += ("EngineCore_DP1", "Worker_DP1_TP0", "Worker_DP1_TP1")
+
+
+def asks_the_second(machine: Machine, seeing: Seeing, seconds: float) -> float:
+    """The first of two engines makes a step a second, the second has work and makes none; a question
+    to it is out since now. Returns the seconds until it was not ready."""
+    machine.see(metrics=metrics(sample(running=2), sample(engine="1", running=2)))
+    began = machine.now
+    asked = replace(machine.outstanding(began), engine="1")
+    while machine.now - began < seconds and machine.memory.state is State.READY:
+        tokens = 10 * (machine.now - began) + 10
+        shown = metrics(sample(running=2, tokens=tokens), sample(engine="1", running=2))
+        machine.see(after=1, metrics=shown, outstanding=asked, signs=seeing(machine.now + 1))
+    return machine.now - began
+
+
+def second_sleeps(at: float, cards: tuple[Card, ...] = ()) -> Signs:
+    """The second engine's processes sleep, the first one's work."""
+    still = {name: 1.0 for name in TWO if "DP1" in name}
+    return signs(at, still=still, names=TWO, cards=cards)
+
+
+def test_a_deadlocked_engine_among_working_ones_is_found() -> None:
+    """Data parallel, scripted: within seconds, with its own processes' names and no other's."""
+    machine = ready()
+    assert asks_the_second(machine, second_sleeps, 90) <= 4
+    (note,) = machine.memory.notes
+    assert note.code == "progress.deadlock"
+    assert note.detail.endswith("s: EngineCore_DP1, Worker_DP1_TP0, Worker_DP1_TP1")
+
+
+def test_whose_card_works_is_not_known_of_several_engines() -> None:
+    """The others' cards work, and one may be its own: the budget decides, and what is told is of the
+    engine that makes no step."""
+    machine = ready()
+    busy: Seeing = lambda at: second_sleeps(at, (card(100, at), card(0, 1.0)))  # noqa: E731
+    assert 60 <= asks_the_second(machine, busy, 90) <= 63
+    (note,) = machine.memory.notes
+    assert (note.code, note.detail.partition(", ")[2]) == (
+        "progress.none",
+        "engine 1, asleep, cards at work: 0000:c1:00.0",
+    )
+
+
+def test_ranks_are_compared_within_their_engine() -> None:
+    """The ranks of an idle engine sleep: that is no mismatch of the one that works without a step."""
+    machine = ready()
+    still = {name: 1.0 for name in TWO if "DP0" in name}
+    works: Seeing = lambda at: signs(at, still=still, names=TWO)  # noqa: E731
+    asks_the_second(machine, works, 90)
+    assert machine.codes == ["progress.none"]
+    mixed: Seeing = lambda at: signs(at, still={"Worker_DP1_TP1": 1.0}, names=TWO)  # noqa: E731
+    machine = ready()
+    asks_the_second(machine, mixed, 90)
+    assert machine.codes == ["progress.none", "progress.rank_asleep"]
+    assert machine.memory.notes[1].detail == "Worker_DP1_TP1; at work: Worker_DP1_TP0"
 
 
 def test_a_rank_asleep_among_working_ones_is_named() -> None:
