@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -29,6 +31,10 @@ HOST = "127.0.0.1"
 LOGS = ROOT / "build" / "rehearsal"
 #: What the server answered on /metrics after the smoke test, beside the logs.
 METRICS = "metrics.txt"
+
+# Below those that the kernel hands out by itself (ip_local_port_range, from 32768): what is free
+# stays free until it is used.
+PORTS = range(20_000, 32_768)
 
 # Beyond --shutdown-timeout, for a server that cannot drain (a stopped engine); seconds.
 _KILL_AFTER_S = 5.0
@@ -221,10 +227,12 @@ def _last_line(log: Path) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of this host that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of this host that nothing listens on now. Raises OSError if none is found."""
+    for port in random.sample(PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise OSError(errno.EADDRINUSE, f"no port from {PORTS[0]} to {PORTS[-1]} is free")
 
 
 def _start(name: str, command: Sequence[str], logs: Path, environ: Mapping[str, str]) -> Child:

@@ -19,7 +19,7 @@ from deploy.preflight.host import RecordedHost
 from deploy.validation import evidence
 from deploy.validation.evidence import EvidenceError, Target, Tester, redaction
 from tests.support.recorded_hosts import broken, gpu_host
-from tests.support.scripted_server import ScriptedServer
+from tests.support.scripted_server import ScriptedServer, scripted_server
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "a-key-of-the-test"
@@ -72,11 +72,8 @@ ACCURACY: Mapping[str, Any] = {
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     """A server that is gone at the end."""
-    one = ScriptedServer(models=("deepseek-v4-flash",))
-    try:
+    with scripted_server(models=("deepseek-v4-flash",)) as one:
         yield one
-    finally:
-        one.down()
 
 
 def _target(server: ScriptedServer, profile: str = "mi300x") -> Target:

@@ -23,6 +23,7 @@ from healthcheck.client.answers import Answer, Failure, FailureKind
 from healthcheck.client.cancel import Cancel
 from healthcheck.client.resolver import Resolver
 from healthcheck.service import settings
+from tests.support.scripted_server import scripted_server
 from tests.support.waiting import PATIENCE_S, until
 
 # The contract: an answer ends by its total deadline. The margin is for a loaded machine, and well
@@ -153,11 +154,17 @@ def test_an_answer_is_returned_whole() -> None:
 
 
 def test_a_closed_port_is_refused() -> None:
-    """Nothing listening is told apart from everything else."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    answer = get(f"http://127.0.0.1:{port}")
-    assert isinstance(answer, Failure) and answer.kind is FailureKind.REFUSED
+    """Nothing listening is told apart from everything else; a server of the tests that is down
+    keeps its port, so that nobody else answers there."""
+    with scripted_server() as server:
+        for _ in range(2):
+            server.down()
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", server.port))
+            answer = get(server.url)
+            assert isinstance(answer, Failure) and answer.kind is FailureKind.REFUSED
+            server.up()
+            assert isinstance(get(server.url), Answer)
 
 
 @pytest.mark.parametrize(

@@ -459,6 +459,7 @@ def test_of_another_engine_nothing_is_known() -> None:
         counted_at=2.0,
         uncounted_since=3.0,
         progress_at=4.0,
+        born_at=6.0,
         recovery_good=5,
         recovery_generation=True,
     )

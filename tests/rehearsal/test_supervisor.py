@@ -15,8 +15,9 @@ import psutil
 import pytest
 import requests
 
+from deploy.rehearsal import supervisor
 from deploy.rehearsal.environment import AMD
-from deploy.rehearsal.supervisor import LOGS, free_port
+from deploy.rehearsal.supervisor import LOGS, PORTS, free_port
 from healthcheck.signs import file
 from healthcheck.signs.model import NAME
 from patches.loadcheck.card import CARDS
@@ -122,6 +123,21 @@ def test_the_missing_attribute_is_named_and_not_its_wrapper(tmp_path: Path) -> N
             until(lambda: MISSING in requests.get(report_of, timeout=PATIENCE_S).text)
         finally:
             health.terminate()
+
+
+def test_a_free_port_is_none_that_the_kernel_hands_out() -> None:
+    """A connection or a server of anybody's that asks for any port does not take it meanwhile."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert PORTS[0] <= free_port() <= PORTS[-1] < lowest
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that listens is passed over; where all do, an error says which."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(supervisor, "PORTS", [port] * 100)
+        with pytest.raises(OSError, match=f"no port from {port} to {port} is free"):
+            free_port()
 
 
 @pytest.mark.real

@@ -99,6 +99,12 @@ class ScriptedServer:
         self._server: _Server | None = None
         self._process = 0
         self._worked_at = self.clock()
+        # Bound for as long as this lives and never listening: while it is down, the port is
+        # nobody else's, and refuses.
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", self.port))
+        self.port = self._held.getsockname()[1]
         self.up()
 
     @property
@@ -110,7 +116,6 @@ class ScriptedServer:
         """Listen, on the same port as before."""
         if self._server is None:
             self._server = _Server(self)
-            self.port = self._server.server_address[1]
             threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def down(self) -> None:
@@ -119,6 +124,11 @@ class ScriptedServer:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+    def gone(self) -> None:
+        """Down for good: the port is anybody's."""
+        self.down()
+        self._held.close()
 
     @property
     def listens(self) -> bool:
@@ -270,7 +280,7 @@ def scripted_server(**fields: Any) -> Iterator[ScriptedServer]:
     try:
         yield server
     finally:
-        server.down()
+        server.gone()
 
 
 def completion(prompt: str, seed: int, tokens: int, greedy: bool = False) -> dict[str, Any]:
