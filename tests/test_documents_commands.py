@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from deploy import recipe
-from deploy.containers import cli as host
+from deploy.containers.variables import PASSED, env_text, variables
 from deploy.rehearsal.environment import FAULTS
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check, Report
@@ -343,7 +343,7 @@ def test_the_table_of_make_up_is_what_it_takes() -> None:
         if line.startswith("| `")
         for name in re.findall(r"`([A-Z_]+)`", line.split("|")[1])
     }
-    assert rows == set(host.PASSED) - set(told_commands.INTERNAL)
+    assert rows == set(PASSED) - set(told_commands.INTERNAL)
 
 
 def test_faults_of_the_rehearsal_are_listed() -> None:
@@ -431,9 +431,9 @@ def test_compose_files_fit_each_other_as_told(tmp_path: Path) -> None:
     """Compose reads the files of each command with what `make up` writes and what is set before."""
     _require_compose()
     loaded = recipe.load()
-    made = host.variables(loaded, loaded.profile("mi355x"), {})
+    made = variables(loaded, loaded.profile("mi355x"), {})
     env_file = tmp_path / "mi355x.env"
-    env_file.write_text(host.env_text(made))
+    env_file.write_text(env_text(made))
     commands = [c for c in told() if c.words[:2] == ("docker", "compose") and "-f" in c.words]
     assert commands
     for command in commands:

@@ -27,6 +27,8 @@ from typing import IO, Any
 
 from deploy import recipe
 from deploy.containers import cli as host
+from deploy.containers.compose import HostError
+from deploy.containers.variables import variables
 from deploy.environment import cache_dir
 from deploy.recipe.release import Release
 from deploy.rehearsal.environment import SHIM
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "HEALTH_BASE_IMAGE": ensure_root(),
             "REHEARSAL_SITE": site_packages(),
         }
-    except (RehearsalError, host.HostError) as error:
+    except (RehearsalError, HostError) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, RehearsalError) else 1
     for name, value in variables.items():
@@ -109,7 +111,7 @@ def make_whole(environ: Mapping[str, str]) -> tuple[str, str]:
     Raises RehearsalError, and HostError for a variable that names an image and cannot.
     """
     loaded = recipe.load()
-    built = host.variables(loaded, loaded.profile(host.REHEARSAL), environ)
+    built = variables(loaded, loaded.profile(host.REHEARSAL), environ)
     for name in (built["SERVER_IMAGE"], built["HEALTH_IMAGE"]):
         if not _has(name):
             raise RehearsalError(f"{name}: this engine has none: make build PROFILE=rehearsal")

@@ -27,25 +27,26 @@ from deploy.environment import SetupError
 from deploy.files import SecretError, read_secret, why_not_writable, write_whole
 from deploy.preflight import checks, facts
 from deploy.preflight import cli as preflight
-from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host, LocalHost
 from deploy.recipe import Profile, Recipe, RecipeError
 from deploy.redaction import Redaction
 from deploy.validation.accuracy import WAIT_S
+from deploy.validation.parts import (
+    OUTCOMES,
+    UNKNOWN,
+    EvidenceError,
+    accuracy_part,
+    machine_part,
+    no_report,
+    preflight_part,
+    smoke_part,
+    verdict,
+)
+from deploy.validation.row import HEADER, row
 
 SCHEMA = 2
 OUT = environment.ROOT / "build" / "evidence.json"
-GOOD, BAD, UNKNOWN, NOT_APPLICABLE = "good", "bad", "unknown", "not applicable"
-OUTCOMES = (GOOD, BAD, UNKNOWN)  # by exit code
-HEADER = "| profile | cards | arch | evidence |\n|---|---|---|---|"
 LOCAL = ("127.0.0.1", "localhost", "::1")
-
-# What preflight finds of a machine whose server runs already says nothing against it.
-WHILE_SERVING = ("gpu.vram", "net.serve_port", "net.health_port")
-
-
-class EvidenceError(RuntimeError):
-    """Evidence cannot be gathered; the message is one line: what, seen, fix."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -106,89 +107,7 @@ def gather(target: Target, host: Host, loaded: Recipe, test: Tester) -> dict[str
     return clean
 
 
-def verdict(outcomes: Sequence[str]) -> str:
-    """The worst of the outcomes that apply."""
-    for outcome in (BAD, UNKNOWN):
-        if outcome in outcomes:
-            return outcome
-    return GOOD if GOOD in outcomes else UNKNOWN
-
-
 # --- the parts
-
-
-def machine_part(host: Host) -> dict[str, Any]:
-    """Cards, driver and ROCm; None for what could not be read."""
-    machine = facts.gather(host)
-    gpus = () if isinstance(machine.gpus, Unknown) else machine.gpus.found
-    cards = [
-        {
-            "card": gpu.card,
-            "arch": _known(gpu.arch),
-            "compute_units": _known(gpu.compute_units),
-            "memory_bytes": _known(gpu.memory),
-            "partition": _known(gpu.partition),
-        }
-        for gpu in gpus
-    ]
-    return {
-        "gpus": cards,
-        "driver": _known(machine.driver),
-        "rocm": _known(machine.rocm),
-        "kernel": platform.release() if isinstance(host, LocalHost) else None,
-    }
-
-
-def _known(fact: object) -> object:
-    return None if isinstance(fact, Unknown) else fact
-
-
-def preflight_part(report: preflight.Report) -> list[dict[str, Any]]:
-    """Every finding: check, level, what was seen. What the running server causes is marked."""
-    return [
-        {
-            "check": finding.check,
-            "level": NOT_APPLICABLE if finding.check in WHILE_SERVING else finding.level,
-            "seen": finding.seen,
-        }
-        for finding in report.findings
-    ]
-
-
-def smoke_part(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The smoke test's verdict, rows and figures. Raises EvidenceError for what is no report."""
-    kept = ("schema", "vllm_version", "max_model_len", "speculates", "acceptance", "reference")
-    figures = ("levels", "long_prompts", "timings_s", "left_out")
-    return _part("smoke", report, (*kept, *figures))
-
-
-def accuracy_part(profile: Profile, report: Mapping[str, Any]) -> dict[str, Any]:
-    """The accuracy test's verdict, rows and scores, with what they do not see; of real weights
-    nothing is good without either scores or needles. Raises EvidenceError."""
-    kept = ("schema", "seed", "scores", "needles", "limits", "timings_s", "left_out")
-    part = _part("accuracy", report, kept)
-    if not isinstance(part["scores"], list) or not isinstance(part["needles"], list):
-        raise _no_report("accuracy", "no scores or needles")
-    if not profile.is_rehearsal and not (part["scores"] and part["needles"]):
-        part["outcome"] = verdict([part["outcome"], UNKNOWN])
-    return part
-
-
-def _part(name: str, report: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
-    """What the tests' reports have in common, and the fields that are kept of one."""
-    outcome, rows = report.get("verdict"), report.get("checks")
-    if outcome not in OUTCOMES or not isinstance(rows, list):
-        raise _no_report(name, f"verdict {outcome!r}")
-    of_rows = ("name", "outcome", "code", "evidence", "elapsed_s")
-    return {
-        "outcome": outcome,
-        **{field: report.get(field) for field in kept},
-        "checks": [{field: r.get(field) for field in of_rows} for r in rows if isinstance(r, dict)],
-    }
-
-
-def _no_report(name: str, has: str) -> EvidenceError:
-    return EvidenceError(f"{name}: its report has {has}; run python3 -m healthcheck {name} alone")
 
 
 def run_test(name: str, target: Target) -> Mapping[str, Any]:
@@ -213,42 +132,11 @@ def test_with(python: str, name: str, target: Target) -> Mapping[str, Any]:
                 f"{name}: ended with code {code.returncode} and wrote no report; see its lines"
             ) from None
     if not isinstance(report, dict):
-        raise _no_report(name, "no table")
+        raise no_report(name, "no table")
     return report
 
 
 # --- the row of the README
-
-
-def row(found: Mapping[str, Any], profile: Profile) -> str:
-    """The line of the README's hardware table that this evidence fills."""
-    card = profile.gpu
-    cards = f"{card.count} x {card.name.removeprefix('AMD Instinct ')}" if card else "none"
-    arch = card.arch if card else "CPU"
-    seen = "; ".join([f"{found['verdict']} on {str(found['made_at'])[:10]}", *_figures(found)])
-    return f"| `{profile.name}` | {cards} | {arch} | {seen} |"
-
-
-def _figures(found: Mapping[str, Any]) -> list[str]:
-    smoke, accuracy = found["smoke"], found["accuracy"]
-    machine = found["machine"] or {}
-    told = [f"vLLM {smoke['vllm_version'] or 'unknown'}"]
-    told += [f"ROCm {machine['rocm']}"] if machine.get("rocm") else []
-    told += [f"driver {machine['driver']}"] if machine.get("driver") else []
-    told.append(f"smoke test {smoke['outcome']}")
-    if isinstance(smoke["acceptance"], dict) and smoke["acceptance"].get("rate") is not None:
-        told.append(f"acceptance {smoke['acceptance']['rate']:.1%}")
-    told.append(f"needles {_needles(accuracy['needles'])}")
-    scores = [f"{s['name']} {s['right']} of {s['answered']}" for s in accuracy["scores"]]
-    return [*told, ", ".join(scores) or "answers not judged"]
-
-
-def _needles(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return "not judged"
-    found, asked = (sum(row[name] for row in rows) for name in ("found", "asked"))
-    longest = max((row["prompt_tokens"] for row in rows if row["found"]), default=0)
-    return f"{found} of {asked}" + (f", up to {longest} tokens" if found else "")
 
 
 # --- what is not sent

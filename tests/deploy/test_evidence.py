@@ -17,7 +17,9 @@ import pytest
 from deploy import recipe
 from deploy.preflight.host import RecordedHost
 from deploy.validation import evidence
-from deploy.validation.evidence import EvidenceError, Target, Tester, redaction
+from deploy.validation.evidence import Target, Tester, redaction
+from deploy.validation.parts import EvidenceError
+from deploy.validation.row import HEADER
 from tests.support.recorded_hosts import broken, gpu_host
 from tests.support.scripted_server import ScriptedServer, scripted_server
 
@@ -111,7 +113,7 @@ def test_all_that_holds_is_good_and_fills_a_row(server: ScriptedServer, tmp_path
         "needles 10 of 10, up to 64000 tokens", "arithmetic 238 of 240, GSM8K 1253 of 1319",
     ):  # fmt: skip
         assert word in found["row"]
-    assert evidence.HEADER in (ROOT / "README.md").read_text("utf-8")
+    assert HEADER in (ROOT / "README.md").read_text("utf-8")
 
 
 NOTHING: Mapping[str, Any] = {**ACCURACY, "scores": [], "needles": []}
@@ -291,7 +293,7 @@ def test_the_command_writes_the_file_and_prints_the_row(
     assert evidence.main(arguments, _reports()) == 0
     printed = capsys.readouterr().out
     found = json.loads(out.read_text("utf-8"))
-    assert printed == f"{evidence.HEADER}\n{found['row']}\n"
+    assert printed == f"{HEADER}\n{found['row']}\n"
     assert evidence.main(arguments, _reports(accuracy={**ACCURACY, "verdict": "bad"})) == 1
     assert [path.name for path in out.parent.iterdir()] == ["evidence.json"]
 

@@ -13,6 +13,8 @@ import pytest
 import docker
 from deploy import recipe
 from deploy.containers import cli as host
+from deploy.containers.compose import Compose
+from deploy.containers.variables import HEALTH_UID, env_text, variables
 from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
 from tests.support.containers import Build, Images, Stack, health_recipe
@@ -88,7 +90,7 @@ def starting(
     for path in keys.values():
         path.write_text(secrets.token_hex(16) + "\n")
         if os.geteuid() == 0:
-            os.chown(path, host.HEALTH_UID, host.HEALTH_UID)
+            os.chown(path, HEALTH_UID, HEALTH_UID)
             path.chmod(0o400)
     loaded = recipe.load()
     profile = loaded.profile("rehearsal")
@@ -103,12 +105,12 @@ def starting(
         "SERVER_PORT": str(free_port()),
         "HEALTH_PORT": str(free_port()),
     }
-    values = host.variables(loaded, profile, environ)
+    values = variables(loaded, profile, environ)
     env_file = folder / "test.env"
-    env_file.write_text(host.env_text(values))
+    env_file.write_text(env_text(values))
     made = Stack(
         engine,
-        host.Compose(profile, env_file).command(),
+        Compose(profile, env_file).command(),
         values,
         health_recipe(folder / "recipe.toml"),
     )

@@ -14,6 +14,8 @@ import pytest
 
 from deploy import recipe
 from deploy.containers import cli as host
+from deploy.containers.compose import HostError
+from deploy.containers.variables import HEALTH_UID, READ_BY_HEALTH, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,8 +67,8 @@ class Host:
         """A command for mi355x with these devices."""
         kfd, dri = self._devices
         script = (
-            "import sys; from pathlib import Path; from deploy.containers import cli as host;"
-            f"host.KFD, host.DRI = Path({str(kfd)!r}), Path({str(dri)!r}); host.POLL_S = 0.05;"
+            "import sys; from pathlib import Path; from deploy.containers import cli as host, compose;"
+            f"host.KFD, host.DRI = Path({str(kfd)!r}), Path({str(dri)!r}); compose.POLL_S = 0.05;"
             "sys.exit(host.main(sys.argv[1:]))"
         )
         return subprocess.run(
@@ -108,7 +110,7 @@ def gpu_host(tmp_path: Path) -> Host:
 def made(profile: str = "mi355x", **environ: str) -> dict[str, str]:
     """Variables of a profile with a given environment."""
     loaded = recipe.load()
-    return host.variables(loaded, loaded.profile(profile), environ)
+    return variables(loaded, loaded.profile(profile), environ)
 
 
 def devices(folder: Path, *names: str) -> tuple[Path, Path]:
@@ -127,7 +129,7 @@ def devices(folder: Path, *names: str) -> tuple[Path, Path]:
 def test_a_missing_device_is_named(tmp_path: Path, names: tuple[str, ...], told: str) -> None:
     """Without a GPU device the refusal says what to load or which profile to use."""
     kfd, dri = devices(tmp_path, *names)
-    with pytest.raises(host.HostError, match="PROFILE=rehearsal") as caught:
+    with pytest.raises(HostError, match="PROFILE=rehearsal") as caught:
         host.look_for(kfd, dri)
     assert told in str(caught.value)
 
@@ -146,7 +148,7 @@ def test_a_base_whose_digest_is_unknown_is_asked_for(monkeypatch: pytest.MonkeyP
     made here, and what is not built needs none."""
     monkeypatch.setenv("RELEASE", "0.32.0")
     image = recipe.load().vllm.image
-    with pytest.raises(host.HostError, match=rf"^BASE_IMAGE: .* give BASE_IMAGE={image}@sha256:"):
+    with pytest.raises(HostError, match=rf"^BASE_IMAGE: .* give BASE_IMAGE={image}@sha256:"):
         made()
     own = f"mirror/vllm:1@sha256:{'0' * 64}"
     assert made(BASE_IMAGE=own)["BASE_IMAGE"] == own
@@ -194,7 +196,7 @@ def test_a_base_whose_digest_is_unknown_is_asked_for(monkeypatch: pytest.MonkeyP
 )
 def test_a_value_that_cannot_work_is_refused(environ: dict[str, str], told: str) -> None:
     """The setting, the value and the fix, before anything is built."""
-    with pytest.raises(host.HostError) as caught:
+    with pytest.raises(HostError) as caught:
         made(**environ)
     assert str(caught.value).startswith(told)
 
@@ -226,18 +228,18 @@ def test_what_is_published_beyond_the_host_is_guarded_or_meant(tmp_path: Path) -
     both = {"API_KEY_FILE": str(secret), "HEALTH_TOKEN_FILE": str(secret)}
     assert anywhere.items() <= made(**anywhere, **both).items()
     assert anywhere.items() <= made(**anywhere, ALLOW_OPEN="yes").items()
-    with pytest.raises(host.HostError, match=r"^HEALTH_BIND: got ::, .* HEALTH_TOKEN_FILE, or ALL"):
+    with pytest.raises(HostError, match=r"^HEALTH_BIND: got ::, .* HEALTH_TOKEN_FILE, or ALL"):
         made(**anywhere, API_KEY_FILE=str(secret))
 
 
 @pytest.mark.parametrize("content", ["", "\n", "two words"])
-@pytest.mark.parametrize("name", host.READ_BY_HEALTH)
+@pytest.mark.parametrize("name", READ_BY_HEALTH)
 def test_a_file_without_a_secret_guards_nothing(name: str, content: str, tmp_path: Path) -> None:
     """An empty key file would leave the server open: it is refused, and its content not shown."""
     path = tmp_path / "key"
     path.write_text(content)
     path.chmod(0o644)
-    with pytest.raises(host.HostError, match="holds no secret") as caught:
+    with pytest.raises(HostError, match="holds no secret") as caught:
         made(**{name: str(path)})
     assert "words" not in str(caught.value)
 
@@ -247,7 +249,7 @@ def test_a_key_that_the_health_service_cannot_read_is_refused(tmp_path: Path) ->
     key = tmp_path / "key"
     key.write_text("s3cret\n")
     key.chmod(0o600)
-    with pytest.raises(host.HostError, match=f"chown {host.HEALTH_UID} {key}"):
+    with pytest.raises(HostError, match=f"chown {HEALTH_UID} {key}"):
         made(API_KEY_FILE=str(key))
     key.chmod(0o644)
     assert made(API_KEY_FILE=str(key))["API_KEY_FILE"] == str(key)

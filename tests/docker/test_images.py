@@ -20,7 +20,7 @@ from docker.errors import ContainerError
 
 import docker
 from deploy import recipe
-from deploy.containers import cli as host
+from deploy.containers.variables import HEALTH_UID
 from deploy.rehearsal import image as stand_in
 from deploy.rehearsal.supervisor import free_port
 from patches import series
@@ -282,7 +282,7 @@ def test_the_health_image_runs_without_root_or_a_writable_file(
             lambda: container.exec_run(ask).output.decode(), good=lambda said: "LOADING" in said
         )
         assert "server.refused" in line or "start.waiting" in line
-        assert container.exec_run(["id", "-u"]).output.decode().strip() == str(host.HEALTH_UID)
+        assert container.exec_run(["id", "-u"]).output.decode().strip() == str(HEALTH_UID)
         assert container.exec_run(["touch", "/opt/dspark-rocm/x"]).exit_code != 0
         container.stop(timeout=20)
         assert container.wait()["StatusCode"] == 0

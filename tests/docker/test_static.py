@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from deploy import recipe
-from deploy.containers import cli as host
+from deploy.containers.variables import HEALTH_UID, base_of, variables
 from deploy.recipe import switches
 from tests.support import stops
 
@@ -41,7 +41,7 @@ def load(path: Path) -> dict[str, Any]:
 def values() -> dict[str, str]:
     """Variables as `make up` would write them on a host with GPUs."""
     loaded = recipe.load()
-    return host.variables(loaded, loaded.profile("mi355x"), {})
+    return variables(loaded, loaded.profile("mi355x"), {})
 
 
 def config(environ: dict[str, str], *files: Path) -> subprocess.CompletedProcess[str]:
@@ -73,13 +73,13 @@ def test_what_an_operator_sets_reaches_server_and_health_service(tmp_path: Path)
 
 def test_the_servers_base_is_the_recipes_pin() -> None:
     """The Dockerfile's default base is the recipe's image, tag and digest."""
-    assert host.base_of(DOCKERFILES[0]) == recipe.load().vllm.pinned_image
+    assert base_of(DOCKERFILES[0]) == recipe.load().vllm.pinned_image
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda p: p.name)
 def test_a_base_has_tag_and_digest(dockerfile: Path) -> None:
     """A base is named by tag for people and by digest for machines."""
-    assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", host.base_of(dockerfile))
+    assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", base_of(dockerfile))
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda p: p.name)
@@ -132,7 +132,7 @@ def test_ports_and_the_user_of_the_health_service_agree() -> None:
     beside = services["server"]["environment"]["DSPARK_HEALTH_URL"]
     assert beside == f"http://healthcheck:{ports.health}"
     assert switches.health_url({}) == f"http://127.0.0.1:{ports.health}"
-    assert f"USER {host.HEALTH_UID}:{host.HEALTH_UID}" in DOCKERFILES[1].read_text()
+    assert f"USER {HEALTH_UID}:{HEALTH_UID}" in DOCKERFILES[1].read_text()
 
 
 def test_no_vllm_flag_stands_in_compose() -> None:

@@ -25,7 +25,7 @@ from unittest import mock
 import yaml
 
 from deploy import recipe
-from deploy.containers import cli as host
+from deploy.containers.variables import PASSED
 from deploy.recipe import switches
 from deploy.rehearsal.environment import FAULTS
 from deploy.validation import smoke
@@ -444,7 +444,7 @@ def for_users() -> frozenset[str]:
     ours = re.compile(r"(DSPARK|SMOKE|REHEARSAL|HEALTH)_[A-Z_]+")
     compose = interpolated(*sorted((ROOT / "deploy").glob("compose*.yaml")))
     named = {name for name in all_read() if ours.fullmatch(name)}
-    return frozenset(named | set(host.PASSED) | compose | makefile()[1])
+    return frozenset(named | set(PASSED) | compose | makefile()[1])
 
 
 def read_by(module: str, arguments: Sequence[str]) -> frozenset[str]:
