@@ -97,7 +97,7 @@ def prepare(
     fault = check_fault(fault, profile)
     lacks = ""
     additions = {
-        # vLLM inspects a model class in a process of its own, once per cache: seconds per start.
+        # What vLLM keeps lies with the rest, and not in a user's own folders.
         "VLLM_CACHE_ROOT": str(cache / "vllm-cache"),
         "VLLM_CONFIG_ROOT": str(cache / "vllm-config"),
     }

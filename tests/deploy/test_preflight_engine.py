@@ -31,6 +31,8 @@ for argv in judged:
 with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
     code = engine.main(commanded)
 answers.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
+from vllm.model_executor.models import registry
+answers.append(registry._run_in_subprocess(os.getpid) == os.getpid())
 print("ANSWERS" + json.dumps(answers))
 """
 
@@ -161,7 +163,8 @@ def v4_answers(
         timeout=500,
     )
     assert "ANSWERS" in ended.stdout, ended.stderr[-2000:]
-    return dict(zip(asked, json.loads(ended.stdout.rpartition("ANSWERS")[2]), strict=True))
+    answers = json.loads(ended.stdout.rpartition("ANSWERS")[2])
+    return dict(zip((*asked, "inspects here"), answers, strict=True))
 
 
 @pytest.mark.real
@@ -204,3 +207,11 @@ def test_vllm_refuses_in_one_line(v4_answers: dict[str, Any]) -> None:
     (line,) = [text for text in ended["err"].splitlines() if text.startswith("engine-config: ")]
     assert "max_model_len" in line
     assert "Traceback" not in ended["err"]
+
+
+@pytest.mark.real
+def test_the_rehearsal_inspects_a_models_class_in_its_own_process(
+    v4_answers: dict[str, Any],
+) -> None:
+    """vLLM's registry would start one for each class, which imports vLLM again."""
+    assert v4_answers["inspects here"]

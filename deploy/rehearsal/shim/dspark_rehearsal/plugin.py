@@ -13,9 +13,10 @@ def register() -> None:
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
-    from . import faults, forking, interpreter, masking, pinning, speed, waiting
+    from . import faults, forking, inspecting, interpreter, masking, pinning, speed, waiting
 
     forking.spawn_by_forking()
+    inspecting.inspect_here()
     waiting.nap()
     interpreter.mend()
     speed.apply()
