@@ -167,7 +167,8 @@ def carries_series(root: Path, made: Plan) -> list[str]:
     if fatal:
         fits = not any(status.is_bad for status in found)
         command = f"cd '{HOME}' && {sys.executable} -m patches apply '{root}'"
-        mend = f"mend it: {command}" if fits else f"no patch fits it: use {faults.way_out(loaded)}"
+        way_out = faults.way_out(loaded, asked=made.asks)
+        mend = f"mend it: {command}" if fits else f"no patch fits it: use {way_out}"
         raise Refusal(f"vLLM at {root}: {fatal}; {mend}")
     return [
         *dict.fromkeys(f"{status.patch}: {status.state}" for status in found),

@@ -6,8 +6,9 @@
 Every proof is made in the layer that the image keeps: the release is the chosen one, every file of
 the series has its exact hash, each patched file compiles, the static audit finds nothing that the
 AMD DSpark draft lacks, vLLM itself imports and loads that class, as far as a machine without a GPU
-can (FILE says how far), no known fault is left, the image's AITER has none that is met, and the
-image's Triton compiles every kernel of the path for each card of the recipe.
+can (FILE says how far), no known fault is left that hits every profile of a card, the image's AITER
+has none that is met, and the image's Triton compiles every kernel of the path for each card of the
+recipe.
 COMPILE_PROOF: on (the default) refuses the image otherwise, warn does not, off compiles nothing; a
 machine without torch or Triton, and a release whose path is not known, prove nothing and refuse
 nothing. FILE says which it was.
@@ -27,8 +28,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import recipe
+from deploy import plan, recipe
 from deploy.files import write_whole
+from deploy.plan.arguments import Given
 from deploy.recipe import RecipeError, switches
 from patches import apply, series, show, tree
 from patches.audit import aiter
@@ -39,6 +41,7 @@ from patches.audit.tree import open_tree
 from patches.compile import proof, render
 from patches.compile.ask import NoCompilerError
 from patches.errors import PatchesError
+from patches.faults import Fault
 from patches.loadcheck import check
 from patches.loadcheck.draft import ARCHITECTURE
 from patches.loadcheck.inside import LOADED
@@ -76,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         check_carried(proven)
         proven["audit"] = audit(root, pinned)
         proven["load_check"] = load(root, loaded, pinned)
-        check_faults(proven)
+        check_faults(proven, pinned)
         proven["image"] = held()
         proven["aiter"] = pages(root, proven["image"]["aiter"])
         proven["compile"] = compile_kernels(root, pinned, loaded, mode)
@@ -121,11 +124,23 @@ def check_carried(proven: dict[str, Any]) -> None:
         raise NotProvenError(f"series: is not carried: {'; '.join(lacking)}")
 
 
-def check_faults(proven: dict[str, Any]) -> None:
-    """Refuse a tree that still answers wrongly. Raises NotProvenError that names each fault."""
-    left = [f"{fault['key']}: {fault['symptom']}" for fault in proven["tree"]["faults"]]
-    if left:
-        raise NotProvenError(f"faults: are left with the series carried: {'; '.join(left)}")
+def check_faults(proven: dict[str, Any], pinned: recipe.Recipe) -> None:
+    """Refuse a tree that answers every profile of a card wrongly; warn where it does so of some.
+
+    Raises NotProvenError that names each fault.
+    """
+    left = [Fault(**told) for told in proven["tree"]["faults"]]
+    served = [(p.name, plan.intent(p, Given({}), {})) for p in pinned.profiles.values() if p.gpu]
+    hit = {
+        name: [fault for fault in left if fault.hits(asked.asks, asked.longest)]
+        for name, asked in served
+    }
+    if all(hit.values()):
+        named = "; ".join(f"{fault.key}: {fault.symptom}" for fault in left)
+        raise NotProvenError(f"faults: are left with the series carried: {named}")
+    for name, found in hit.items():
+        for fault in found:
+            print(f"prove: warning: not for {name}: {fault.sentence()}", flush=True)
 
 
 def audit(root: Path, loaded: recipe.Recipe) -> Any:

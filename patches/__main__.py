@@ -182,10 +182,11 @@ def _say_left(statuses: Sequence[apply.PatchStatus], root: Path) -> None:
     left = faults.left(version, statuses)
     for fault in left:
         print(f"still wrong: {fault.sentence()}")
-    if not left:
-        is_upstream = all(status.state == "upstream" for status in statuses)
-        said = "nothing to carry" if is_upstream else "nothing is left"
-        print(f"{said}: vLLM {version or 'of unknown release'} has none of the known faults")
+    of = f"vLLM {version or 'of unknown release'}"
+    if all(status.state == "upstream" for status in statuses):
+        print(f"nothing to carry: {of} has every change of the series")
+    elif not left:
+        print(f"nothing is left: {of} has none of the known faults")
 
 
 def _nothing(status: apply.PatchStatus, reverse: bool) -> str:

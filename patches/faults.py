@@ -17,7 +17,8 @@ from patches.series import Series
 
 FILE = Path(__file__).resolve().parent / "faults.toml"
 
-ASKS = ("anything", "draft", "probabilistic", "adaptive-verification", "aiter-moe")
+ANYTHING = "anything"
+ASKS = (ANYTHING, "draft", "probabilistic", "adaptive-verification", "aiter-moe", "gfx942")
 EFFECTS = ("refuse", "warn")
 
 
@@ -49,14 +50,14 @@ class Fault:
 
         None for a length that is not known, which is taken for too long.
         """
-        if self.asks != "anything" and self.asks not in asked:
+        if self.asks != ANYTHING and self.asks not in asked:
             return False
         return self.past_tokens is None or longest is None or longest > self.past_tokens
 
     def told(self, longest: int | None) -> str:
         """The key, the symptom and what of the plan it hits, for a refusal."""
         if self.past_tokens is None:
-            asked = "" if self.asks == "anything" else f" (the plan asks for {self.asks})"
+            asked = "" if self.asks == ANYTHING else f" (the plan asks for {self.asks})"
             return f"{self.key}: {self.symptom}{asked}"
         length = "of unknown size" if longest is None else longest
         return (
@@ -89,6 +90,12 @@ def of(version: str, faults: Iterable[Fault] | None = None) -> tuple[Fault, ...]
     return tuple(f for f in (load() if faults is None else faults) if f.is_in(version))
 
 
+def with_series(version: str, series: Series) -> tuple[Fault, ...]:
+    """The faults of a release with the series applied, where that fits it."""
+    mends = version in fitting(series)
+    return tuple(fault for fault in of(version) if not (mends and fault.patch))
+
+
 def left(
     version: str | None, statuses: Iterable[PatchStatus], faults: Iterable[Fault] | None = None
 ) -> tuple[Fault, ...]:
@@ -118,13 +125,22 @@ def fitting(series: Series) -> tuple[str, ...]:
     return tuple(sorted(set.intersection(*releases), key=numbers))
 
 
-def way_out(series: Series, faults: Iterable[Fault] | None = None) -> str:
-    """Where none of the faults is: the releases the series fits, and the first without any."""
+def way_out(
+    series: Series, faults: Iterable[Fault] | None = None, asked: Collection[str] = ()
+) -> str:
+    """Where none of the faults is: the releases the series fits, and the first without any.
+
+    A fault that is right in no release yet leaves the latter to plans that do not ask for it, of
+    which one is not that has `asked` for it.
+    """
+    given = tuple(load() if faults is None else faults)
     patched = fitting(series)
-    rights = [fault.right for fault in (load() if faults is None else faults)]
-    known = [right for right in rights if right is not None]
+    known = [fault.right for fault in given if fault.right is not None]
+    never = {fault.asks for fault in given if fault.right is None}
     ways = [f"vLLM {' or '.join(patched)} with the series"] if patched else []
-    ways += [f"vLLM {max(known, key=numbers)} or later"] if len(known) == len(rights) else []
+    if known and not never & {ANYTHING, *asked}:
+        but = f", but for {' or '.join(sorted(never))}" if never else ""
+        ways.append(f"vLLM {max(known, key=numbers)} or later{but}")
     return ", or ".join(ways) or "another release: none is known to be right"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.recipe import Health, Model, budgets, facts, vocabulary
+from patches import faults, series
 
 OFF = ("0", "false")
 # What vLLM takes without a mode, by optimization level (0.27.1, config/vllm.py).
@@ -77,13 +78,14 @@ class Intent:
 
     @property
     def asks(self) -> frozenset[str]:
-        """What of `patches.faults.ASKS` the plan asks for."""
+        """What of `patches.faults.ASKS` the plan asks for, its card among it."""
         draft = self.speculative or {}
         asked = {
             "draft": bool(draft),
             "probabilistic": draft.get("draft_sample_method") == "probabilistic",
             "adaptive-verification": bool(draft.get("enable_adaptive_verification")),
             "aiter-moe": self._has_aiter_experts,
+            "gfx942": self.arch == "gfx942",
         }
         return frozenset(name for name, is_asked in asked.items() if is_asked)
 
@@ -254,6 +256,27 @@ def indexer_keys(intent: Intent) -> Finding | None:
     )
 
 
+def known_faults(intent: Intent) -> Finding | None:
+    """What a release answers wrongly and the series does not mend (patches/faults.toml).
+
+    Of the release: whether a tree carries the series is the entrypoint's to see.
+    """
+    if intent.is_rehearsal:
+        return None
+    loaded = series.load()
+    left = faults.with_series(intent.vllm_version, loaded)
+    hit = [fault for fault in left if fault.hits(intent.asks, intent.longest)]
+    told = [fault for fault in hit if fault.refuses] or hit
+    if not told:
+        return None
+    return Finding(
+        "vllm.faults",
+        told[0].refuses,
+        f"vLLM {intent.vllm_version}: {', and '.join(f.told(intent.longest) for f in told)};"
+        f" use {faults.way_out(loaded, asked=intent.asks)}",
+    )
+
+
 def logprobs_mode(intent: Intent) -> Finding | None:
     """The health gate reckons with probabilities; logits under that name hide a greedy sampler."""
     mode = str(intent.serve.get("logprobs-mode", "raw_logprobs"))  # vLLM's default
@@ -303,6 +326,7 @@ RULES: tuple[Callable[[Intent], Finding | None], ...] = (
     piecewise_on_v1,
     graphs,
     indexer_keys,
+    known_faults,
     logprobs_mode,
     stall_budget,
     grown_budgets,

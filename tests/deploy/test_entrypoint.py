@@ -122,9 +122,22 @@ def test_a_release_that_no_patch_fits_is_refused_with_another(
     line = refused(ended)
     assert ended.returncode == 1
     assert {fault.key for fault in faults.load() if f"{fault.key}: " in line} == named
-    assert line.endswith(
-        "no patch fits it: use vLLM 0.27.0 or 0.27.1 with the series, or vLLM 0.32.0 or later"
-    )
+    way_out = "no patch fits it: use vLLM 0.27.0 or 0.27.1 with the series"
+    later = ", or vLLM 0.32.0 or later, but for gfx942"
+    assert line.endswith(way_out + (later if environ["DSPARK_PROFILE"] == "mi355x" else ""))
+
+
+def test_a_release_that_is_wrong_on_one_card_is_refused_there_alone(tmp_path: Path) -> None:
+    """0.32.0 loses keys on gfx942 past 2,048 tokens: the plan itself is refused; a short one, and
+    the other card, are served."""
+    root = slim_copy("0.32.0", tmp_path, PATCHED)
+    ended = run(tree=root, DSPARK_PROFILE="mi300x")
+    assert ended.returncode == 1
+    assert refused(ended).startswith("entrypoint: vLLM 0.32.0: indexer-negative-zero: ")
+    for words, name in (([], "mi355x"), (["--max-model-len=2048"], "mi300x")):
+        ended = run(*words, tree=root, DSPARK_PROFILE=name)
+        assert "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731" in ended.stdout, ended.stderr
+        assert "indexer-negative-zero" not in ended.stdout
 
 
 def test_a_release_with_a_rare_fault_is_served_with_a_warning(tmp_path: Path) -> None:

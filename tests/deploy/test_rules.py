@@ -10,7 +10,7 @@ import pytest
 from deploy import plan, recipe
 from deploy.plan import memory, rules
 from deploy.plan.rules import Intent
-from deploy.preflight.checks.plan import mxfp4_shard
+from deploy.preflight.checks.plan import mxfp4_shard, rule_finding
 from deploy.preflight.findings import Unknown
 from deploy.preflight.start import Start
 
@@ -41,6 +41,8 @@ CASES = [
     ("attention.indexer_keys", (), "-------W"),
     ("attention.indexer_keys", ("--attention-config", '{"indexer_kv_dtype": "fp8"}'), "--------"),
     ("graphs.choice", ("-cc", "{}"), "WWWW-WWW"),
+    ("vllm.faults", (), "R-RRRW--"),
+    ("vllm.faults", ("--max-model-len", "2048", "--moe-backend", "auto"), "R-RR----"),
 ]
 
 
@@ -52,6 +54,22 @@ def test_a_rule_speaks_where_its_fact_holds(rule: str, words: tuple[str, ...], s
         findings = [f for f in rules.check(intent(version, *words)) if f.rule == rule]
         found += "".join("R" if f.fatal else "W" for f in findings) or "-"
     assert found == said
+
+
+def test_a_release_is_refused_for_the_card_that_it_answers_wrongly() -> None:
+    """Keys lost on gfx942 alone, past 2,048 tokens, whatever is drafted; the release that is right
+    is named, and preflight has the rule's words."""
+    refused = rules.known_faults(replace(intent("0.32.0", name="mi300x"), speculative=None))
+    assert refused is not None and refused.fatal
+    assert refused.message.startswith("vLLM 0.32.0: indexer-negative-zero: ")
+    assert refused.message.endswith(
+        "(max-model-len is 524288, right to 2048); use vLLM 0.27.0 or 0.27.1 with the series"
+    )
+    told = rule_finding(refused, "why")
+    assert (told.check, told.level) == ("plan.vllm.faults", "fail")
+    assert told.remedy == "use vLLM 0.27.0 or 0.27.1 with the series"
+    assert rules.known_faults(intent("0.32.0", "--max-model-len=2k", name="mi300x")) is None
+    assert rules.known_faults(intent("0.32.0")) is None
 
 
 def test_the_v2_runner_is_asked_for_where_rocm_takes_the_other() -> None:

@@ -7,9 +7,11 @@ a ROCm build does on a machine that has no GPU.
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from deploy import recipe
 from deploy.environment import cache_dir
 from deploy.rehearsal.tree import publish_tree
 from patches import apply, series
+from patches.faults import Fault
 from patches.loadcheck.draft import ARCHITECTURE
 from tests.support import vllm_trees
 from tests.support.vllm_trees import link_copy
@@ -119,11 +122,22 @@ def test_a_series_without_the_attribute_gives_no_image(
     assert not written.exists()
 
 
-def test_a_fault_that_no_patch_mends_gives_no_image(prove: Any) -> None:
-    """Each fault that is left is named; a tree with none passes."""
-    prove.check_faults({"tree": {"faults": []}})
+def test_a_fault_that_hits_every_profile_gives_no_image(
+    prove: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each fault that is left is named; a tree with none passes, and one that is right for some
+    card, with a warning for each profile that it is not for."""
+    every = Fault("one", "answers wrongly", "1.0.0", "u", "anything", "refuse")
+    pinned = recipe.load()
+    prove.check_faults({"tree": {"faults": []}}, pinned)
+    assert capsys.readouterr().out == ""
     with pytest.raises(prove.NotProvenError, match=r"^faults: are left .*: one: answers wrongly$"):
-        prove.check_faults({"tree": {"faults": [{"key": "one", "symptom": "answers wrongly"}]}})
+        prove.check_faults({"tree": {"faults": [asdict(every)]}}, pinned)
+    prove.check_faults({"tree": {"faults": [asdict(replace(every, asks="gfx942"))]}}, pinned)
+    warned = re.findall(r"^prove: warning: not for (\S+): one: ", capsys.readouterr().out, re.M)
+    cards = {p.name: p.gpu.arch for p in pinned.profiles.values() if p.gpu}
+    assert warned == [name for name, arch in cards.items() if arch == "gfx942"]
+    assert 0 < len(warned) < len(cards)
 
 
 def test_kernels_that_cannot_be_compiled_give_no_image_unless_that_is_said(

@@ -9,7 +9,7 @@ from healthcheck import reasons
 from patches import apply, faults, series
 from patches.errors import FaultsError
 from patches.faults import Fault
-from tests.support.vllm_trees import SHA256, slim_copy
+from tests.support.vllm_trees import SHA256, slim_copy, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = series.load()
@@ -32,9 +32,9 @@ HAVE = {
     },
     "0.29.0": {"adaptive-verification", "indexer-layout", "indexer-budget", "expert-clamp"},
     "0.30.0": {"adaptive-verification", "indexer-layout", "indexer-budget"},
-    "0.31.0": {"indexer-budget"},
-    "0.32.0": set(),
-    "0.33.0": set(),
+    "0.31.0": {"indexer-budget", "indexer-negative-zero"},
+    "0.32.0": {"indexer-negative-zero"},
+    "0.33.0": {"indexer-negative-zero"},
 }
 """What each release answers wrongly, as read in its sources."""
 
@@ -133,12 +133,35 @@ def test_a_plan_is_hit_by_what_it_asks_for(
 
 
 def test_the_way_out_is_a_release_without_any() -> None:
-    """The releases that the whole series fits, and the first in which every fault is right."""
-    assert (
-        faults.way_out(LOADED) == "vLLM 0.27.0 or 0.27.1 with the series, or vLLM 0.32.0 or later"
-    )
-    open_end = [*faults.load(), _fault()]
-    assert faults.way_out(LOADED, open_end) == "vLLM 0.27.0 or 0.27.1 with the series"
+    """The releases that the whole series fits, and the first in which every fault is right but for
+    what is right in none: that is named, and is no way out for a plan that asks for it."""
+    series_way = "vLLM 0.27.0 or 0.27.1 with the series"
+    but = f"{series_way}, or vLLM 0.32.0 or later, but for gfx942"
+    assert faults.way_out(LOADED) == faults.way_out(LOADED, asked={"draft"}) == but
+    assert faults.way_out(LOADED, asked={"draft", "gfx942"}) == series_way
+    assert faults.way_out(LOADED, [*faults.load(), _fault()]) == series_way
+    right = [fault for fault in faults.load() if fault.right]
+    assert faults.way_out(LOADED, right) == f"{series_way}, or vLLM 0.32.0 or later"
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_a_negative_zero_is_kept_by_the_releases_that_have_the_fault(version: str) -> None:
+    """The indexer's keys are stored in OCP whatever the card, and nothing of their readers minds the
+    byte of its -0; before the flat readers, the layout is wrong already."""
+    root = tree(version) / "vllm"
+    writer = (root / "models/deepseek_v4/common/ops/fused_compress_quant_cache.py").read_text()
+    kernel = writer.partition("def _fused_kv_compress_norm_rope_insert_indexer_attn(")[2]
+    readers = (root / "v1/attention/ops/rocm_aiter_mla_sparse.py").read_text()
+    is_kept = ".to(tl.float8e4nv)" in kernel and "0x80" not in kernel + readers
+    is_flat = "def _indexer_k_is_c4a_block_flat" in readers
+    assert (is_kept and is_flat) == ("indexer-negative-zero" in HAVE[version])
+
+
+def test_what_the_series_leaves_of_a_release() -> None:
+    """Where it fits, what has no patch; elsewhere all that the release has."""
+    assert _keys(faults.with_series("0.27.1", LOADED)) == set()
+    for version in ("0.26.0", "0.30.0", "0.32.0"):
+        assert _keys(faults.with_series(version, LOADED)) == HAVE[version], version
 
 
 def test_the_health_service_tells_of_faults_what_the_table_tells() -> None:
