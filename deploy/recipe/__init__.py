@@ -1,5 +1,7 @@
 """Read deploy/recipe.toml, and the release of vLLM that it names, into frozen values.
 
+Where the release's folder has a recipe.toml too, that is laid over: what profiles differ in on it.
+
 Every refusal is a RecipeError of one line: file, key, the value seen, the fix.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ MOST_S = 1e6
 # inherit the AMD server: how to speculate, and how to judge.
 MERGED = ("model", "serve", "speculative", "env", "health")
 SHARED = frozenset({"speculative", "health"})
+# What a release's own recipe.toml may lay over both: what is vLLM's to read.
+RELEASED = ("serve", "speculative", "env")
 
 # Flags that the plan writes from other tables.
 RESERVED = {
@@ -205,8 +209,8 @@ class Recipe:
         raise RecipeError(f"profile: got {name!r}; it is one of {', '.join(self.profiles)}")
 
 
-def load(path: Path | None = None) -> Recipe:
-    """Read and check a recipe, for the release that RELEASE names or for its own.
+def load(path: Path | None = None, releases: Path = release.FOLDER) -> Recipe:
+    """Read and check a recipe, for the release of the folder that RELEASE names or for its own.
 
     Raises RecipeError.
     """
@@ -218,95 +222,18 @@ def load(path: Path | None = None) -> Recipe:
         raise reader.refusal("schema", data.get("schema"), f"this code reads schema {SCHEMA}")
     default = reader.text("release", data.get("release"), "name a folder of deploy/releases")
     given = os.environ.get(release.VARIABLE)
-    vllm = release.load(given, setting=release.VARIABLE) if given else release.load(default)
+    setting = release.VARIABLE if given else "release"
+    vllm = release.load(given or default, releases, setting)
     return _Reader(path, vllm).recipe(data)
 
 
-class _Reader(Reader):
-    """Reads the recipe's tables for one vLLM release."""
+class _Words(Reader):
+    """Reads tables of flags, variables and settings, by the names that one vLLM release knows."""
 
     def __init__(self, path: Path, vllm: Release) -> None:
         super().__init__(path)
         self.vllm = vllm
         self.words = vllm.vocabulary
-
-    def recipe(self, data: Mapping[str, Any]) -> Recipe:
-        known = {"schema", "release", "ports", "reference", "profiles", *MERGED}
-        self.refuse_unknown("", data, known)
-        ports = self.read(Ports, "ports", self.table(data, "ports"))
-        for name, port in dataclasses.asdict(ports).items():
-            if not 1 <= port <= 65535:
-                raise self.refusal(f"ports.{name}", port, "give a port from 1 to 65535")
-        reference = self.read(Reference, "reference", self.table(data, "reference"))
-        common = {part: self.table(data, part) for part in MERGED}
-        self.check_parts("", common)
-        tables = self.table(data, "profiles")
-        if not tables:
-            raise self.refusal("profiles", tables, "define at least one profile")
-        profiles: dict[str, Profile] = {}
-        for name in tables:
-            key = f"profiles.{name}"
-            table = self.table(tables, name, "profiles")
-            parts = self.merged(key, table, common, tables)
-            gpu = self.table(table, "gpu", key, required=False)
-            profiles[name] = Profile(
-                name=name,
-                evidence=self.told(key, table, "evidence"),
-                note=self.told(key, table, "note"),
-                model=self.model(f"{key}.model", parts["model"]),
-                serve=parts["serve"],
-                speculative=parts["speculative"] or None,
-                env=parts["env"],
-                health=self.health(f"{key}.health", parts["health"]),
-                vllm=self.vllm,
-                ports=ports,
-                reference=reference,
-                gpu=self.read(Gpu, f"{key}.gpu", gpu) if gpu else None,
-                graphs=self.graphs(key, table, tables),
-            )
-        return Recipe(self.vllm, ports, reference, profiles)
-
-    def merged(
-        self,
-        key: str,
-        table: Mapping[str, Any],
-        common: Mapping[str, Mapping[str, Any]],
-        tables: Mapping[str, Any],
-    ) -> dict[str, dict[str, Any]]:
-        """The profile's tables laid over those of the profile it is like, over the common ones."""
-        own_keys = {"evidence", "note", "gpu", "graphs", "inherit", "like", *MERGED}
-        self.refuse_unknown(key, table, own_keys)
-        inherit = table.get("inherit", True)
-        if not isinstance(inherit, bool):
-            raise self.refusal(f"{key}.inherit", inherit, "give true or false")
-        like = table.get("like")
-        alone = [n for n, t in tables.items() if isinstance(t, dict) and "like" not in t]
-        if like is not None and like not in alone:
-            one_of = ", ".join(n for n in alone if f"profiles.{n}" != key)
-            raise self.refusal(f"{key}.like", like, f"name a profile that stands alone: {one_of}")
-        own = {part: self.table(table, part, key, required=False) for part in MERGED}
-        self.check_parts(key, own)
-        result: dict[str, dict[str, Any]] = {}
-        for part in MERGED:
-            base = dict(common[part]) if inherit or part in SHARED else {}
-            if like is not None:
-                base |= self.table(tables[like], part, f"profiles.{like}", required=False)
-            for setting, value in own[part].items():
-                if setting in base and _same(base[setting], value):
-                    fix = "a profile holds differences only: drop the line"
-                    raise self.refusal(f"{key}.{part}.{setting}", value, fix)
-            result[part] = {**base, **own[part]}
-        return result
-
-    def graphs(self, key: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> str | None:
-        """The profile's own graph mode, else that of the profile it is like."""
-        source = tables[table["like"]] if "like" in table and "graphs" not in table else table
-        mode = source.get("graphs")
-        if mode is None:
-            return None
-        if mode not in GRAPH_MODES:
-            raise self.refusal(f"{key}.graphs", mode, f"give one of {', '.join(GRAPH_MODES)}")
-        return str(mode)
 
     def check_parts(self, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         """Names and types of one level's tables, against what the pinned vLLM knows."""
@@ -340,6 +267,139 @@ class _Reader(Reader):
                 raise self.refusal(
                     f"{at}env.{name}", value, "environment values are strings: quote"
                 )
+
+    def refuse_same(self, key: str, own: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+        """Refuse a line that says what holds without it."""
+        for setting, value in own.items():
+            if setting in base and _same(base[setting], value):
+                fix = "a profile holds differences only: drop the line"
+                raise self.refusal(f"{key}.{setting}", value, fix)
+
+
+class _Differences(_Words):
+    """Reads what a release's folder lays over the recipe: common tables, and those of profiles."""
+
+    def __init__(self, vllm: Release) -> None:
+        super().__init__(vllm.recipe, vllm)
+        self.data = tables.load(self.path, "a recipe") if self.path.exists() else {}
+
+    def check(self, profiles: Collection[str]) -> None:
+        """Refuse what vLLM does not read, a name that the release has not, an unknown profile."""
+        self.refuse_unfit("", self.data)
+        self.refuse_unknown("", self.data, {"profiles", *RELEASED})
+        named = self.table(self.data, "profiles", required=False)
+        self.refuse_unknown("profiles", named, profiles)
+        for name in (None, *named):
+            key, table = self.of(name)
+            if name:
+                self.refuse_unknown(key, table, RELEASED)
+            self.check_parts(key, {p: self.table(table, p, key, required=False) for p in RELEASED})
+
+    def of(self, profile: str | None) -> tuple[str, Mapping[str, Any]]:
+        """The key and the tables of a profile, of None those that all have in common."""
+        if profile is None:
+            return "", self.data
+        named = self.table(self.data, "profiles", required=False)
+        return f"profiles.{profile}", self.table(named, profile, "profiles", required=False)
+
+    def over(self, base: Mapping[str, Any], profile: str | None, part: str) -> dict[str, Any]:
+        """A table with that of the release laid over it, which holds differences only."""
+        key, table = self.of(profile)
+        own = self.table(table, part, key, required=False)
+        self.refuse_same(f"{key}.{part}" if key else part, own, base)
+        return {**base, **own}
+
+
+class _Reader(_Words):
+    """Reads the recipe's tables for one vLLM release."""
+
+    def __init__(self, path: Path, vllm: Release) -> None:
+        super().__init__(path, vllm)
+        self.released = _Differences(vllm)
+
+    def recipe(self, data: Mapping[str, Any]) -> Recipe:
+        known = {"schema", "release", "ports", "reference", "profiles", *MERGED}
+        self.refuse_unknown("", data, known)
+        ports = self.read(Ports, "ports", self.table(data, "ports"))
+        for name, port in dataclasses.asdict(ports).items():
+            if not 1 <= port <= 65535:
+                raise self.refusal(f"ports.{name}", port, "give a port from 1 to 65535")
+        reference = self.read(Reference, "reference", self.table(data, "reference"))
+        common = {part: self.table(data, part) for part in MERGED}
+        self.check_parts("", common)
+        tables = self.table(data, "profiles")
+        if not tables:
+            raise self.refusal("profiles", tables, "define at least one profile")
+        self.released.check(tables)
+        profiles: dict[str, Profile] = {}
+        for name in tables:
+            key = f"profiles.{name}"
+            table = self.table(tables, name, "profiles")
+            parts = self.merged(name, table, common, tables)
+            gpu = self.table(table, "gpu", key, required=False)
+            profiles[name] = Profile(
+                name=name,
+                evidence=self.told(key, table, "evidence"),
+                note=self.told(key, table, "note"),
+                model=self.model(f"{key}.model", parts["model"]),
+                serve=parts["serve"],
+                speculative=parts["speculative"] or None,
+                env=parts["env"],
+                health=self.health(f"{key}.health", parts["health"]),
+                vllm=self.vllm,
+                ports=ports,
+                reference=reference,
+                gpu=self.read(Gpu, f"{key}.gpu", gpu) if gpu else None,
+                graphs=self.graphs(key, table, tables),
+            )
+        return Recipe(self.vllm, ports, reference, profiles)
+
+    def merged(
+        self,
+        name: str,
+        table: Mapping[str, Any],
+        common: Mapping[str, Mapping[str, Any]],
+        tables: Mapping[str, Any],
+    ) -> dict[str, dict[str, Any]]:
+        """The profile's tables laid over those of the profile it is like, over the common ones.
+
+        Each with what the release has of it laid over.
+        """
+        key = f"profiles.{name}"
+        own_keys = {"evidence", "note", "gpu", "graphs", "inherit", "like", *MERGED}
+        self.refuse_unknown(key, table, own_keys)
+        inherit = table.get("inherit", True)
+        if not isinstance(inherit, bool):
+            raise self.refusal(f"{key}.inherit", inherit, "give true or false")
+        like = table.get("like")
+        alone = [n for n, t in tables.items() if isinstance(t, dict) and "like" not in t]
+        if like is not None and like not in alone:
+            one_of = ", ".join(n for n in alone if f"profiles.{n}" != key)
+            raise self.refusal(f"{key}.like", like, f"name a profile that stands alone: {one_of}")
+        own = {part: self.table(table, part, key, required=False) for part in MERGED}
+        self.check_parts(key, own)
+        result: dict[str, dict[str, Any]] = {}
+        for part in MERGED:
+            inherits = inherit or part in SHARED
+            base = dict(common[part]) if inherits else {}
+            made = self.released.over(base, None, part) if inherits else {}
+            if like is not None:
+                likes = self.table(tables[like], part, f"profiles.{like}", required=False)
+                base |= likes
+                made = self.released.over({**made, **likes}, like, part)
+            self.refuse_same(f"{key}.{part}", own[part], base)
+            result[part] = self.released.over({**made, **own[part]}, name, part)
+        return result
+
+    def graphs(self, key: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> str | None:
+        """The profile's own graph mode, else that of the profile it is like."""
+        source = tables[table["like"]] if "like" in table and "graphs" not in table else table
+        mode = source.get("graphs")
+        if mode is None:
+            return None
+        if mode not in GRAPH_MODES:
+            raise self.refusal(f"{key}.graphs", mode, f"give one of {', '.join(GRAPH_MODES)}")
+        return str(mode)
 
     def model(self, key: str, table: Mapping[str, Any]) -> Model:
         model = self.read(Model, key, table)

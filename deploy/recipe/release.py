@@ -2,7 +2,7 @@
 
 `release.toml` has the image and what it holds, `vocabulary.json` the names the release knows,
 `requirements.lock` the packages of its CPU rehearsal, `metrics.txt` what a server of it once
-answered on /metrics.
+answered on /metrics, `recipe.toml`, if there is one, what profiles differ in on it.
 """
 
 from __future__ import annotations
@@ -79,6 +79,12 @@ class Release:
     def lock(self) -> Path:
         """The packages of its CPU rehearsal."""
         return self.folder / "requirements.lock"
+
+    @property
+    def recipe(self) -> Path:
+        """What is laid over the recipe for it; not there where nothing differs. No base's counts:
+        what an older release needs, a later one may not."""
+        return self.folder / "recipe.toml"
 
     @property
     def metrics(self) -> Path:

@@ -1,6 +1,7 @@
 """The recipe file: what it yields, and the exact line for each thing it must not hold."""
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -318,6 +319,65 @@ def test_an_unknown_profile_lists_those_there_are() -> None:
     """The message holds what may be said instead."""
     with pytest.raises(RecipeError, match="got 'mi999'; it is one of mi355x, mi350x"):
         recipe.load().profile("mi999")
+
+
+def released(folder: Path, text: str) -> recipe.Recipe:
+    """The recipe with this laid over by the default release's own folder."""
+    made = folder / recipe.load().vllm.version
+    shutil.copytree(recipe.load().vllm.folder, made)
+    (made / "recipe.toml").write_text(text, encoding="utf-8")
+    return recipe.load(releases=folder)
+
+
+def test_a_release_may_differ_in_what_vllm_reads(tmp_path: Path) -> None:
+    """Its folder's tables lie over the common ones, over a profile's and over those of profiles
+    that are like it; a profile's own line stays before what is laid over the common ones."""
+    seen = released(
+        tmp_path,
+        """
+        [env]
+        VLLM_USE_V2_MODEL_RUNNER = "1"
+        [serve]
+        shutdown-timeout = 90
+        [profiles.mi355x.serve]
+        max-num-seqs = 256
+        [profiles.mi350x.speculative]
+        draft_sample_method = "greedy"
+        """,
+    )
+    first, like, other = (seen.profile(name) for name in ("mi355x", "mi350x", "mi300x"))
+    assert [p.serve["max-num-seqs"] for p in (first, like, other)] == [256, 256, 16]
+    assert {p.env["VLLM_USE_V2_MODEL_RUNNER"] for p in (first, like, other)} == {"1"}
+    assert {p.serve["shutdown-timeout"] for p in (first, like, other)} == {90}
+    assert seen.profile("rehearsal-amd").serve["shutdown-timeout"] == 12
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in seen.profile("rehearsal").env
+    methods = [(p.speculative or {})["draft_sample_method"] for p in (first, like)]
+    assert methods == ["probabilistic", "greedy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("schema = 1", "schema: got 1; no such key"),
+        ("[health]\nneedle = false", 'health: got {"needle": false}; no such key'),
+        ("[profiles.mi999.env]", 'profiles.mi999: got {"env": {}}; no such key'),
+        ("[profiles.mi300x]\ngraphs = 'FULL'", "profiles.mi300x.graphs: got 'FULL'; no such key"),
+        ("[profiles]\nmi300x = 1", "profiles.mi300x: got 1; give a table"),
+        ("[profiles.mi300x.serve]\nmax-seqs = 1", "profiles.mi300x.serve.max-seqs: got 1; vLLM "),
+        ("[env]\nVLLM_NO = '1'", "env.VLLM_NO: got '1'; vLLM "),
+        (
+            "[profiles.mi350x.serve]\nmax-num-seqs = 512",
+            "profiles.mi350x.serve.max-num-seqs: got 512; a profile holds differences only: drop",
+        ),
+        ("[serve]\nblock-size = 256", "serve.block-size: got 256; a profile holds differences"),
+    ],
+)  # fmt: skip
+def test_what_a_release_must_not_lay_over_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+    """The release's own file, the key, the value seen, the fix."""
+    with pytest.raises(RecipeError) as refused:
+        released(tmp_path, text)
+    file = tmp_path / recipe.load().vllm.version / "recipe.toml"
+    assert str(refused.value).startswith(f"{file}: {line}")
 
 
 def test_health_defaults_are_the_recipes_values() -> None:
