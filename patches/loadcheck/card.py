@@ -52,8 +52,11 @@ _ASKS_THE_PLATFORM = (
 )
 """The modules of the DeepSeek V4 path that hold `current_platform` under their own name."""
 
-_ASKS_THE_ARCHITECTURE = ("vllm.v1.attention.ops.rocm_aiter_mla_sparse",)
-"""The modules that hold `_ON_GFX942` and `_ON_GFX950`."""
+_ASKED_WHEN_IMPORTED = (
+    *_ASKS_THE_PLATFORM,
+    "vllm.models.deepseek_v4.common.ops.fused_compress_quant_cache",
+)
+"""The modules that may keep what the card said when they were imported, which differ by release."""
 
 
 class _Platform:
@@ -89,12 +92,17 @@ def fp8_dtype(card: Card) -> Any:
 def play(card: Card) -> Iterator[None]:
     """Let the modules of the DeepSeek V4 path see `card`; what they saw before comes back after."""
     platform = _Platform(importlib.import_module("vllm.platforms").current_platform, card)
+    answers: dict[str, Any] = {"FP8_DTYPE": fp8_dtype(card)}
+    for arch in CARDS:
+        is_it = arch == card.arch
+        answers[f"_ON_{arch.upper()}"] = is_it
+        answers[f"on_{arch}"] = lambda is_it=is_it: is_it
     changes: list[tuple[Any, str, Any]] = [
         (importlib.import_module(name), "current_platform", platform) for name in _ASKS_THE_PLATFORM
     ]
-    for name in _ASKS_THE_ARCHITECTURE:
-        module = importlib.import_module(name)
-        changes += [(module, f"_ON_{arch.upper()}", arch == card.arch) for arch in CARDS]
+    for module in map(importlib.import_module, _ASKED_WHEN_IMPORTED):
+        kept = vars(module).keys() & answers.keys()
+        changes += [(module, name, answers[name]) for name in kept]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     for module, name, value in changes:
         setattr(module, name, value)
