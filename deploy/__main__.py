@@ -15,6 +15,8 @@ from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError, facts, release, switches, vocabulary
 from deploy.recipe.release import Release
+from deploy.upstream import names
+from deploy.upstream.names import NamesError
 from deploy.validation import accuracy, smoke
 from patches import faults
 from patches.audit import aiter
@@ -74,6 +76,9 @@ def main(argv: list[str] | None = None) -> int:
 
     p = commands.add_parser("vocabulary", help="what the pinned vLLM knows, asked from vLLM itself")
     p.add_argument("--write", action="store_true", help="write the release's vocabulary.json")
+    p.add_argument(
+        "--tree", type=Path, metavar="TREE", help="sources to ask, the folder of vllm/, instead"
+    )
     p.set_defaults(run=run_vocabulary)
 
     for name, (_, text) in ELSEWHERE.items():
@@ -82,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
-    except (RecipeError, PlanError, SetupError, PatchesError) as e:
+    except (RecipeError, PlanError, SetupError, PatchesError, NamesError) as e:
         print(f"deploy: {e}", file=sys.stderr)
         return 1
 
@@ -171,8 +176,8 @@ def run_accuracy(args: argparse.Namespace) -> int:
 
 
 def run_vocabulary(args: argparse.Namespace) -> int:
-    """Print vLLM's vocabulary, or write it where the recipe reads it."""
-    found = vocabulary.from_vllm()
+    """Print the vocabulary of vLLM, or write it where the recipe reads it."""
+    found = names.ask(args.tree) if args.tree else vocabulary.from_vllm()
     if args.write:
         *base, folder = release.load(found["vllm"]).folders
         if base:

@@ -18,6 +18,7 @@ from deploy.plan import PlanError, arguments
 from deploy.plan.arguments import ArgumentsError
 from deploy.recipe import release, vocabulary
 from patches.loadcheck import draft, process
+from patches.tree import find
 
 TIMEOUT_S = 600.0
 """Importing vLLM takes 10 s on an idle machine, minutes on a cold disk."""
@@ -45,6 +46,18 @@ def compare(root: Path, known: release.Release) -> Names:
         file = Path(scratch, vocabulary.NAME)
         _ask(root, file)
         return between(file, known)
+
+
+def ask(root: Path) -> dict[str, Any]:
+    """The vocabulary of the tree at `root`, as `vocabulary.from_vllm` gives it.
+
+    Raises NamesError, and TreeError for a folder without a vLLM.
+    """
+    root = find(root).package.parent
+    with tempfile.TemporaryDirectory(prefix="names-") as scratch:
+        file = Path(scratch, vocabulary.NAME)
+        _ask(root, file)
+        return vocabulary.content(file)
 
 
 def between(file: Path, known: release.Release) -> Names:

@@ -1,5 +1,6 @@
 """The folders of releases: what one yields, and the exact line for each thing it must not hold."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from deploy import recipe
 from deploy.recipe import release
 from deploy.recipe.tables import RecipeError
+from tests.support.vllm_trees import tree
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = recipe.load().vllm
@@ -85,9 +87,11 @@ def test_a_release_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pa
         release.load("0.9.3", tmp_path)
 
 
+@pytest.mark.real
 def test_a_folder_is_all_that_another_release_takes(tmp_path: Path) -> None:
-    """0.31.0, added to a copy of the product as deploy/releases/README.md says: it is listed with
-    what is known of it, planned for by its own facts, and its image is asked for."""
+    """0.31.0, added to a copy of the product as deploy/releases/README.md says: its names are asked
+    of its own sources, it is listed with what is known of it, planned for by its own facts, faults
+    and flags, and its image is asked for."""
     ignored = shutil.ignore_patterns("__pycache__", "rehearsal")
     for name in ("deploy", "patches"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
@@ -102,21 +106,34 @@ def test_a_folder_is_all_that_another_release_takes(tmp_path: Path) -> None:
     text = "\n".join([*lines, f'image = "{image}"', f'base = "{DEFAULT.version}"'])
     (added / "release.toml").write_text(text, "utf-8")
     (added / "vocabulary.json").write_text('{"vllm": "0.31.0"}', "utf-8")
+    (added / "recipe.toml").write_text('[env]\nVLLM_USE_V2_MODEL_RUNNER = "1"', "utf-8")
 
     def said(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", *words]
         env = {**os.environ, release.VARIABLE: "0.31.0", "PYTHONPATH": str(tmp_path)}
         return subprocess.run(
-            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500
         )
 
+    written = said("deploy", "vocabulary", "--tree", str(tree("0.31.0")), "--write")
+    assert written.returncode == 0, written.stderr
+    new = json.loads((added / "vocabulary.json").read_text("utf-8"))
+    assert new["vllm"] == "0.31.0" and new["flags"]["calculate-kv-scales"] is None
+    flag = "--max-num-queued-reqs=8"
+    assert flag[2:].partition("=")[0] in new["flags"]
     listed = said("deploy", "releases").stdout
     mine = listed.partition("vLLM 0.31.0 (chosen)\n")[2].partition("\nvLLM ")[0]
     assert "triton    3.8" in mine and "digest    unknown" in mine
     assert "fault     indexer-budget: " in mine and "rehearsal no vLLM for the CPU" in mine
-    planned = said("deploy", "plan", "--profile", "mi355x", "--", "--pipeline-parallel-size=2")
+    asked = ("--pipeline-parallel-size=2", flag)
+    planned = said("deploy", "plan", "--profile", "mi355x", "--", *asked)
     assert planned.returncode == 0, planned.stderr
     assert "no public run drafts with it" in planned.stderr
+    assert "# warning: vLLM 0.31.0: indexer-budget: " in planned.stderr
+    assert "VLLM_USE_V2_MODEL_RUNNER=1" in planned.stdout
+    for_other = said("deploy", "plan", "--profile", "mi300x")
+    assert (for_other.returncode, for_other.stdout) == (1, "")
+    assert for_other.stderr.startswith("deploy: vLLM 0.31.0: indexer-negative-zero: ")
     refused = said("deploy", "environment", "rehearsal")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("deploy: release 0.31.0: has no vLLM for the CPU; ")
