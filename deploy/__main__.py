@@ -15,8 +15,6 @@ from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError, facts, release, switches, vocabulary
 from deploy.recipe.release import Release
-from deploy.upstream import names
-from deploy.upstream.names import NamesError
 from deploy.validation import accuracy, smoke
 from patches import faults
 from patches.audit import aiter
@@ -75,10 +73,6 @@ def main(argv: list[str] | None = None) -> int:
     p.set_defaults(run=run_accuracy)
 
     p = commands.add_parser("vocabulary", help="what the pinned vLLM knows, asked from vLLM itself")
-    p.add_argument("--write", action="store_true", help="write the release's vocabulary.json")
-    p.add_argument(
-        "--tree", type=Path, metavar="TREE", help="sources to ask, the folder of vllm/, instead"
-    )
     p.set_defaults(run=run_vocabulary)
 
     for name, (_, text) in ELSEWHERE.items():
@@ -87,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
-    except (RecipeError, PlanError, SetupError, PatchesError, NamesError) as e:
+    except (RecipeError, PlanError, SetupError, PatchesError) as e:
         print(f"deploy: {e}", file=sys.stderr)
         return 1
 
@@ -175,18 +169,9 @@ def run_accuracy(args: argparse.Namespace) -> int:
     return accuracy.main(args.profile, args.url)
 
 
-def run_vocabulary(args: argparse.Namespace) -> int:
-    """Print the vocabulary of vLLM, or write it where the recipe reads it."""
-    found = names.ask(args.tree) if args.tree else vocabulary.from_vllm()
-    if args.write:
-        *base, folder = release.load(found["vllm"]).folders
-        if base:
-            whole = vocabulary.content(*(each / vocabulary.NAME for each in base))
-            found = vocabulary.difference(found, whole)
-        text = json.dumps(found, indent=1) + "\n"
-        (folder / vocabulary.NAME).write_text(text, encoding="utf-8")
-    else:
-        print(json.dumps(found, indent=1))
+def run_vocabulary(_args: argparse.Namespace) -> int:
+    """Print vLLM's vocabulary."""
+    print(json.dumps(vocabulary.from_vllm(), indent=1))
     return 0
 
 

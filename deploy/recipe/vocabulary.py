@@ -1,7 +1,7 @@
 """The names that the pinned vLLM knows: server flags, environment variables, speculative settings.
 
-`vocabulary.json` of each release (deploy/releases) is written by `python3 -m deploy vocabulary
---write`, which asks vLLM's own argument parser; a test compares the file with the parser again.
+`vocabulary.json` of each release (deploy/releases) is written by `python3 -m deploy.upstream
+--vocabulary`, which asks vLLM's own argument parser; a test compares the file with that again.
 With it a misspelt name in the recipe is refused in milliseconds, on a machine without vLLM.
 """
 

@@ -1,4 +1,4 @@
-"""`python3 -m deploy.upstream`: one page of what a move to another vLLM would need."""
+"""`python3 -m deploy.upstream`: one page of what a move to another vLLM needs, or its names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from deploy import environment, programs
 from deploy.environment import SetupError
 from deploy.files import write_whole
 from deploy.recipe import RecipeError
-from deploy.upstream import page, survey, wheel
+from deploy.upstream import names, page, survey, wheel
+from deploy.upstream.names import NamesError
+from patches import tree
 from patches.errors import PatchesError
 
 OUT = environment.ROOT / "build" / "upstream"
@@ -30,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (default: build/upstream/VERSION.md)"
     )
+    parser.add_argument(
+        "--vocabulary",
+        action="store_true",
+        help="write the names that it knows to its folder of deploy/releases, and no page",
+    )
     options = parser.parse_args(arguments)
     if options.version and options.tree:
         parser.error("--version: got a tree too; give one of them")
@@ -37,11 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--version: got {options.version!r}; give a release's number, as pip does")
     try:
         root = options.tree or _fetched(options.version or None)
+        if options.vocabulary:
+            print(f"vocabulary: {names.write(tree.find(root).package.parent)}")
+            return 0
         made = survey.make(root)
         file = options.out or OUT / f"{made.version}.md"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, page.page(made))
-    except (PatchesError, RecipeError, SetupError) as error:
+    except (NamesError, PatchesError, RecipeError, SetupError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from deploy import plan, recipe
+from deploy.files import write_whole
 from deploy.plan import PlanError, arguments
 from deploy.plan.arguments import ArgumentsError
 from deploy.recipe import release, vocabulary
 from patches.loadcheck import draft, process
-from patches.tree import find
 
 TIMEOUT_S = 600.0
 """Importing vLLM takes 10 s on an idle machine, minutes on a cold disk."""
@@ -40,6 +40,22 @@ class NamesError(RuntimeError):
     """The tree could not be asked; the message is the last line of what it said."""
 
 
+def write(root: Path) -> Path:
+    """Write what the tree at `root` knows to its release's folder, and return the file.
+
+    As a difference where the release has a base. Raises NamesError, RecipeError for a release that
+    has no folder.
+    """
+    found = ask(root)
+    *base, folder = release.load(found["vllm"]).folders
+    if base:
+        whole = vocabulary.content(*(each / vocabulary.NAME for each in base))
+        found = vocabulary.difference(found, whole)
+    file = folder / vocabulary.NAME
+    write_whole(file, json.dumps(found, indent=1) + "\n")
+    return file
+
+
 def compare(root: Path, known: release.Release) -> Names:
     """How the names of the tree at `root` differ from those of `known`. Raises NamesError."""
     with tempfile.TemporaryDirectory(prefix="names-") as scratch:
@@ -49,11 +65,7 @@ def compare(root: Path, known: release.Release) -> Names:
 
 
 def ask(root: Path) -> dict[str, Any]:
-    """The vocabulary of the tree at `root`, as `vocabulary.from_vllm` gives it.
-
-    Raises NamesError, and TreeError for a folder without a vLLM.
-    """
-    root = find(root).package.parent
+    """What `vocabulary.from_vllm` gives of the tree at `root`. Raises NamesError."""
     with tempfile.TemporaryDirectory(prefix="names-") as scratch:
         file = Path(scratch, vocabulary.NAME)
         _ask(root, file)

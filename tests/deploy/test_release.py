@@ -93,7 +93,7 @@ def test_a_folder_is_all_that_another_release_takes(tmp_path: Path) -> None:
     of its own sources, it is listed with what is known of it, planned for by its own facts, faults
     and flags, and its image is asked for."""
     ignored = shutil.ignore_patterns("__pycache__", "rehearsal")
-    for name in ("deploy", "patches"):
+    for name in ("deploy", "healthcheck", "patches"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     added = tmp_path / "deploy" / "releases" / "0.31.0"
     added.mkdir()
@@ -115,7 +115,7 @@ def test_a_folder_is_all_that_another_release_takes(tmp_path: Path) -> None:
             command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500
         )
 
-    written = said("deploy", "vocabulary", "--tree", str(tree("0.31.0")), "--write")
+    written = said("deploy.upstream", "--vocabulary", "--tree", str(tree("0.31.0")))
     assert written.returncode == 0, written.stderr
     new = json.loads((added / "vocabulary.json").read_text("utf-8"))
     assert new["vllm"] == "0.31.0" and new["flags"]["calculate-kv-scales"] is None
