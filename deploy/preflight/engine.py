@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deploy import plan, recipe
+from deploy import collector, plan, recipe
 from deploy.plan import PlanError
 from deploy.recipe import RecipeError, serve_parser, switches
 
@@ -148,6 +148,7 @@ def render(profile: str, resolved: Resolved, form: str) -> str:
 
 def _engine_config(words: Sequence[str]) -> Any:
     """Parse and build as `vllm serve` does (0.27.1, entrypoints/cli/serve.py)."""
+    collector.rest()
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.utils.argparse_utils import FlexibleArgumentParser

@@ -17,6 +17,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from deploy import collector
 from deploy.recipe import serve_parser
 
 NAME = "vocabulary.json"
@@ -183,6 +184,7 @@ def _flag(entry: Mapping[str, Any]) -> Flag:
 
 def from_vllm() -> dict[str, Any]:
     """Ask the installed vLLM; needs vLLM importable. Returns the content of the JSON file."""
+    collector.rest()
     from vllm import envs
     from vllm.config import SpeculativeConfig
     from vllm.utils.argparse_utils import FlexibleArgumentParser

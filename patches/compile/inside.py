@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from deploy import collector
 from patches.compile import stand
 from patches.compile.launches import ALL
 from patches.compile.recorder import Recorder
@@ -27,6 +28,7 @@ from patches.loadcheck.card import CARDS
 
 def main(arguments: list[str]) -> int:
     """Answer one question file, with a new answer before each launch."""
+    collector.rest()
     asked = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     for said in answers(asked):
         Path(arguments[1]).write_text(json.dumps(said), encoding="utf-8")

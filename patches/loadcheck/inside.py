@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from deploy import collector
 from patches.errors import on_one_line
 from patches.loadcheck import draft, tiny
 
@@ -28,6 +29,7 @@ _ABSENT = object()
 
 def main(arguments: list[str]) -> int:
     """Answer one question file."""
+    collector.rest()
     asked = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     Path(arguments[1]).write_text(json.dumps(answer(asked)), encoding="utf-8")
     return 0

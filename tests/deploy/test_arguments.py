@@ -220,7 +220,8 @@ SIZES = ("0", "4096", "16k", "16K", "25.6k", "2M", "2m", "1G", "1g", "1.5T", "-1
 
 # One process reads all of it, because importing vLLM takes longer than reading.
 ASK = """
-import dataclasses, json, re, sys
+import dataclasses, gc, json, re, sys
+gc.disable()  # an import makes no garbage, and looking for it takes long
 from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.openai.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser, human_readable_int_or_auto
