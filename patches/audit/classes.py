@@ -3,36 +3,20 @@
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 
+from patches.audit.bodies import ClassBody
+from patches.audit.callshape import CallShape, signature_problem
 from patches.audit.modules import FunctionNode, Module, Test, raise_message
 from patches.audit.platforms import Platform, truth
+from patches.audit.provisions import (
+    NN_MODULE_ATTRIBUTES,
+    OBJECT_ATTRIBUTES,
+    Provision,
+    cover_everything,
+    test_text,
+)
 
-NN_MODULE_ATTRIBUTES = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        T_destination add_module apply bfloat16 buffers call_super_init children compile cpu
-        cuda double dump_patches eval extra_repr float get_buffer get_extra_state
-        get_parameter get_submodule half ipu load_state_dict modules mtia named_buffers
-        named_children named_modules named_parameters parameters register_backward_hook
-        register_buffer register_forward_hook register_forward_pre_hook
-        register_full_backward_hook register_full_backward_pre_hook
-        register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module
-        register_parameter register_state_dict_post_hook register_state_dict_pre_hook
-        requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train
-        training type xpu zero_grad _modules _parameters _buffers _apply __call__
-        """,
-    )
-)
-"""What every torch.nn.Module instance has (torch 2.11); its ``forward`` only raises."""
-OBJECT_ATTRIBUTES = frozenset(
-    ("__class__", "__dict__", "__doc__", "__module__", "__init__", "__eq__", "__hash__", "__repr__")
-)
-_REGISTERING_CALLS = frozenset(
-    {"register_buffer", "register_parameter", "register_module", "add_module"}
-)
 _PROPERTY_DECORATORS = frozenset({"property", "cached_property", "functools.cached_property"})
 _TRANSPARENT_BASE = re.compile(
     r"(^|\.)(Module|ABC|Protocol|Generic|object|Enum|IntEnum|NamedTuple)$"
@@ -43,36 +27,6 @@ UNKNOWN = object()
 """A value that cannot be told without running the code."""
 ClassKey = tuple[str, str]
 """Module name and class name: enough to tell two classes of one tree apart."""
-
-
-@dataclass(frozen=True)
-class Provision:
-    """How one class provides one attribute. `condition` is None when it always does."""
-
-    kind: str
-    where: str
-    owner: str
-    condition: str | None = None
-    method: FunctionNode | None = field(default=None, repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class CallShape:
-    """How a method is called; `positional` is None when ``*args`` is passed."""
-
-    positional: int | None
-    keywords: tuple[str, ...]
-    has_double_star: bool
-
-
-@dataclass
-class _SelfAssignment:
-    """A place in a method that sets an attribute of the instance."""
-
-    method: str
-    node: ast.stmt | ast.expr
-    tests: tuple[Test, ...]
-    value: ast.expr | None
 
 
 class ClassModel:
@@ -89,13 +43,9 @@ class ClassModel:
         self.where = module.where(node)
         self.bases: list[ClassModel] = []
         self.external_bases: list[str] = []
-        self.methods: dict[str, FunctionNode] = {}
-        self._class_attributes: dict[str, tuple[ast.stmt, ast.expr | None]] = {}
-        self._assignments: dict[str, list[_SelfAssignment]] = {}
-        self._assigned_patterns: list[re.Pattern[str]] = []
-        self._sets_unknown_names = False
+        self._body = ClassBody(node.body, library.platform)
+        self.methods = self._body.methods
         self._provisions: dict[str, Provision | None] = {}
-        self._scan_body(node.body)
 
     def link_bases(self) -> None:
         """Resolve the bases; separate from construction because classes may refer to each other."""
@@ -136,7 +86,7 @@ class ClassModel:
                 return f"{cls.name} has a base outside the tree: {', '.join(unknown)}"
             if "__getattr__" in cls.methods or "__getattribute__" in cls.methods:
                 return f"{cls.name} defines __getattr__"
-            if cls._sets_unknown_names:
+            if cls._body.sets_unknown_names:
                 return f"{cls.name} sets attributes whose names are computed"
         return None
 
@@ -190,7 +140,7 @@ class ClassModel:
     def attribute_type(self, name: str, depth: int = 0) -> "ClassModel | None":
         """Return the class of the attribute `name`, when it is set from a visible constructor."""
         for cls in self.mro:
-            for assignment in cls._assignments.get(name, []):
+            for assignment in cls._body.assignments.get(name, []):
                 found = self._type_of(assignment.value, cls, depth) if assignment.value else None
                 if found is not None:
                     return found
@@ -204,7 +154,7 @@ class ClassModel:
         return [
             (cls, value)
             for cls in self.mro
-            for _, value in [cls._class_attributes.get(name, (None, None))]
+            for _, value in [cls._body.class_attributes.get(name, (None, None))]
             if value is not None
         ]
 
@@ -214,21 +164,21 @@ class ClassModel:
         values = self.class_values(name)
         if provision is None or provision.kind != "class attribute" or not values:
             return UNKNOWN
-        if any(name in cls._assignments for cls in self.mro):
+        if any(name in cls._body.assignments for cls in self.mro):
             return UNKNOWN  # an instance may carry another value
         value = values[0][1]
         return value.value if isinstance(value, ast.Constant) else UNKNOWN
 
     def class_attribute_names(self) -> list[str]:
         """The names this class itself assigns in its body."""
-        return list(self._class_attributes)
+        return list(self._body.class_attributes)
 
     def public_surface(self) -> dict[str, Provision]:
         """Class attributes, methods and properties without a leading underscore, by name."""
         names = {
             name
             for cls in self.mro
-            for name in (*cls._class_attributes, *cls.methods)
+            for name in (*cls._body.class_attributes, *cls.methods)
             if not name.startswith("_")
         }
         found = ((name, self.provision(name)) for name in sorted(names))
@@ -254,15 +204,15 @@ class ClassModel:
             method = self.methods[name]
             kind = "property" if is_property(method) else "method"
             return Provision(kind, self.module.where(method), self.name, method=method)
-        if name in self._class_attributes:
-            node = self._class_attributes[name][0]
+        if name in self._body.class_attributes:
+            node = self._body.class_attributes[name][0]
             return Provision("class attribute", self.module.where(node), self.name)
         return None
 
     def _own_instance_attribute(self, name: str, instance: "ClassModel") -> Provision | None:
-        assignments = self._assignments.get(name)
+        assignments = self._body.assignments.get(name)
         if not assignments:
-            if any(pattern.fullmatch(name) for pattern in self._assigned_patterns):
+            if any(pattern.fullmatch(name) for pattern in self._body.assigned_patterns):
                 return Provision("instance attribute (computed name)", self.where, self.name)
             return None
         where = self.module.where(assignments[0].node)
@@ -271,7 +221,7 @@ class ClassModel:
         if not built:
             methods = sorted({f"{a.method}()" for a in assignments})
             condition = f"only once {', '.join(methods)} ran"
-        elif not _cover_everything([self._open_tests(a.tests) for a in built]):
+        elif not cover_everything([self._open_tests(a.tests) for a in built]):
             condition = "if " + " and ".join(
                 test_text(test) for test in self._open_tests(built[0].tests)
             )
@@ -279,95 +229,6 @@ class ClassModel:
 
     def _open_tests(self, tests: tuple[Test, ...]) -> tuple[Test, ...]:
         return tuple(test for test in tests if truth(test[0], self._platform) is None)
-
-    def _scan_body(self, body: list[ast.stmt]) -> None:
-        for node in body:
-            match node:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self.methods[node.name] = node
-                    self._scan_method(node)
-                case ast.If():
-                    holds = truth(node.test, self._platform)
-                    self._scan_body(node.body if holds is not False else [])
-                    self._scan_body(node.orelse if holds is not True else [])
-                case ast.Assign(targets=targets, value=value):
-                    for name in _target_names(targets):
-                        self._class_attributes[name] = (node, value)
-                case ast.AnnAssign(target=ast.Name(id=name), value=value):
-                    if value is not None:  # a bare annotation creates no attribute
-                        self._class_attributes[name] = (node, value)
-                case ast.ClassDef(name=name):
-                    self._class_attributes[name] = (node, None)
-
-    def _scan_method(self, method: FunctionNode) -> None:
-        parameters = [*method.args.posonlyargs, *method.args.args]
-        if parameters:
-            self._scan_statements(method, parameters[0].arg, method.body, ())
-
-    def _scan_statements(
-        self, method: FunctionNode, me: str, body: list[ast.stmt], tests: tuple[Test, ...]
-    ) -> None:
-        for node in body:
-            if isinstance(node, ast.If):
-                holds = truth(node.test, self._platform)
-                if holds is not False:
-                    self._scan_statements(method, me, node.body, (*tests, (node.test, True)))
-                if holds is not True:
-                    self._scan_statements(method, me, node.orelse, (*tests, (node.test, False)))
-                continue
-            for part in _nested_bodies(node):
-                self._scan_statements(method, me, part, tests)
-            for target, value in _assigned(node):
-                attr = _self_attribute(target, me)
-                if attr is not None:
-                    self._note(attr, method.name, node, tests, value)
-            if isinstance(node, ast.Expr):
-                self._scan_call(method, me, node.value, tests)
-
-    def _scan_call(
-        self, method: FunctionNode, me: str, node: ast.expr, tests: tuple[Test, ...]
-    ) -> None:
-        """Note what ``self.register_buffer("x", ...)`` and ``setattr(self, "x", ...)`` provide."""
-        match node:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id=owner), attr=attr), args=[name, *_]
-            ) if owner == me and attr in _REGISTERING_CALLS:
-                self._note_computed(name, method.name, node, tests)
-            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=owner), name, value]) if (
-                owner == me
-            ):
-                self._note_computed(name, method.name, node, tests, value)
-
-    def _note_computed(
-        self,
-        name: ast.expr,
-        method: str,
-        node: ast.expr,
-        tests: tuple[Test, ...],
-        value: ast.expr | None = None,
-    ) -> None:
-        match name:
-            case ast.Constant(value=str() as text):
-                self._note(text, method, node, tests, value)
-            case ast.JoinedStr(values=parts):
-                pattern = "".join(
-                    re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+"
-                    for part in parts
-                )
-                self._assigned_patterns.append(re.compile(pattern))
-            case _:
-                self._sets_unknown_names = True
-
-    def _note(
-        self,
-        name: str,
-        method: str,
-        node: ast.stmt | ast.expr,
-        tests: tuple[Test, ...],
-        value: ast.expr | None,
-    ) -> None:
-        assignment = _SelfAssignment(method, node, tests, value)
-        self._assignments.setdefault(name, []).append(assignment)
 
     def _type_of(
         self, value: ast.expr | None, owner: "ClassModel", depth: int
@@ -431,48 +292,6 @@ class ClassLibrary:
         return None
 
 
-def signature_problem(method: FunctionNode, call: CallShape) -> str | None:
-    """Return why calling a method of an instance in this way raises TypeError; None if not."""
-    arguments = method.args
-    names = [parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args)][1:]
-    if call.positional is not None and call.positional > len(names) and not arguments.vararg:
-        return f"takes {len(names)} positional arguments, is given {call.positional}"
-    accepted = {*names, *(parameter.arg for parameter in arguments.kwonlyargs)}
-    unknown = [name for name in call.keywords if name not in accepted]
-    if unknown and not arguments.kwarg:
-        return f"does not take the keyword {', '.join(unknown)}"
-    if call.positional is None or call.has_double_star:
-        return None
-    required = names[: len(names) - len(arguments.defaults)] if arguments.defaults else names
-    missing = [name for name in required[call.positional :] if name not in call.keywords]
-    missing += [
-        parameter.arg
-        for parameter, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None and parameter.arg not in call.keywords
-    ]
-    return f"is not given {', '.join(missing)}" if missing else None
-
-
-def test_text(test: Test) -> str:
-    """Render a test and the outcome it needs, on one line."""
-    text = ast.unparse(test[0])
-    return text if test[1] else f"not ({text})"
-
-
-def _cover_everything(branches: list[tuple[Test, ...]]) -> bool:
-    """Whether the branches between them are taken whatever the tests give."""
-    if any(not branch for branch in branches):
-        return True
-    if not branches:
-        return False
-    first = ast.dump(branches[0][0][0])
-    same = [branch for branch in branches if ast.dump(branch[0][0]) == first]
-    return all(
-        _cover_everything([branch[1:] for branch in same if branch[0][1] is outcome])
-        for outcome in (True, False)
-    )
-
-
 def _self_calls(method: FunctionNode) -> Iterator[str]:
     for node in ast.walk(method):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -496,54 +315,3 @@ def is_property(method: FunctionNode) -> bool:
 def is_docstring(node: ast.stmt) -> bool:
     """Whether a statement is a bare constant: a docstring or an ellipsis."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _target_names(targets: list[ast.expr]) -> Iterator[str]:
-    for target in targets:
-        for node in ast.walk(target):
-            if isinstance(node, ast.Name):
-                yield node.id
-
-
-def _assigned(node: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield each plain target a statement assigns and the value, when it is the target's alone."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                yield from _unpacked(target, value)
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield target, value
-        case ast.For(target=target) | ast.AsyncFor(target=target):
-            yield from _unpacked(target, None)
-        case ast.With(items=items) | ast.AsyncWith(items=items):
-            for item in items:
-                if item.optional_vars is not None:
-                    yield from _unpacked(item.optional_vars, None)
-
-
-def _unpacked(
-    target: ast.expr, value: ast.expr | None
-) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    if isinstance(target, ast.Tuple | ast.List):
-        for element in target.elts:
-            yield from _unpacked(element, None)
-    else:
-        yield target, value
-
-
-def _self_attribute(target: ast.expr, me: str) -> str | None:
-    match target:
-        case ast.Attribute(value=ast.Name(id=owner), attr=attr) if owner == me:
-            return attr
-    return None
-
-
-def _nested_bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    if isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
-        for name in ("body", "orelse", "finalbody"):
-            yield getattr(node, name, [])
-        for handler in getattr(node, "handlers", []):
-            yield handler.body
-    elif isinstance(node, ast.Match):
-        for case in node.cases:
-            yield case.body

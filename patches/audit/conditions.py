@@ -4,7 +4,8 @@ import ast
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from patches.audit.classes import UNKNOWN, CallShape, ClassModel
+from patches.audit.callshape import CallShape
+from patches.audit.classes import UNKNOWN, ClassModel
 from patches.audit.platforms import Platform, Truth, all_of, any_of, negated, truth
 
 Role = str

@@ -4,7 +4,8 @@ import heapq
 import itertools
 from dataclasses import dataclass, field
 
-from patches.audit.classes import UNKNOWN, CallShape, ClassModel
+from patches.audit.callshape import CallShape
+from patches.audit.classes import UNKNOWN, ClassModel
 from patches.audit.conditions import AttributePath, Condition, Role
 from patches.audit.config import SpeculativeRules
 from patches.audit.platforms import Platform, Truth, all_of, any_of

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from patches.audit.classes import CallShape, ClassModel
+from patches.audit.callshape import CallShape
+from patches.audit.classes import ClassModel
 from patches.audit.conditions import AttributePath, Condition, Role
 from patches.audit.values import Value
 

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from patches.audit.classes import CallShape
+from patches.audit.callshape import CallShape
 from patches.audit.modules import FunctionNode
 from patches.audit.values import Value
 
