@@ -17,7 +17,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help test smoke-test accuracy environment rehearsal rehearsal-images plan preflight build up down logs status \
-	weights evidence test-containers prove upgrade-rehearsal watch-upstream bench mutants lint clean
+	weights evidence test-containers test-kubernetes prove upgrade-rehearsal watch-upstream bench mutants lint clean
 
 # Prints the python of a locked environment, making it first if this machine has none.
 environment = "$$PYTHON" -m deploy environment
@@ -72,6 +72,9 @@ evidence: ## look at this host and its server, and write one file that fills a h
 
 test-containers: ## build the images and drill them on a Docker engine
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m docker $$TESTS
+
+test-kubernetes: ## drill the rehearsal on the cluster of KUBECONFIG, in a namespace of its own
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m kubernetes $$TESTS
 
 prove: ## the long statistical proofs, and the audit over every release
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $$TESTS

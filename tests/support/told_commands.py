@@ -68,6 +68,7 @@ WITHOUT_PARSER: Mapping[str, Sequence[tuple[str, ...]]] = {
     "healthcheck.reference": ((), ("--check",)),
     "deploy.monitoring.dashboard": ((), ("--check",)),
     "deploy.rehearsal.image": ((), ("whole",)),
+    "tests.support.debian_kubernetes": (("build",), ("up",), ("restart-kubelet",), ("down",)),
 }
 # Own files that are run by their path; what follows goes to the server.
 SCRIPTS = ("docker/entrypoint.py", "docker/launch.py")
@@ -84,6 +85,7 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("docker", "compose", "exec"): (),
         ("docker", "compose", "restart"): (),
         ("docker", "compose", "up"): ("--wait", "-d"),
+        ("docker", "exec"): (),
         ("docker", "load"): ("-i",),
         ("docker", "pull"): (),
         ("docker", "run"): ("--entrypoint", "--init", "--no-healthcheck", "--rm"),
@@ -429,7 +431,7 @@ def interpolated(*files: Path) -> frozenset[str]:
 def all_read() -> frozenset[str]:
     """Every variable that code, compose files, Dockerfiles or the Makefile read."""
     found: set[str] = set(makefile()[1])
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, "tests/kubernetes"):  # whose drills a user runs on his cluster
         for path in (ROOT / package).rglob("*.py"):
             found |= _strings(path)
     found |= interpolated(*sorted((ROOT / "deploy").glob("compose*.yaml")))

@@ -36,8 +36,7 @@ def find(name: str) -> str:
 
     Without it the test is skipped with one line for a user, and fails in CI.
     """
-    beside = Path(sys.executable).parent
-    found = shutil.which(name, path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    found = program(name)
     if found is None and name in DEBIAN:
         found = _unpacked(name)
     if found is None:
@@ -46,6 +45,12 @@ def find(name: str) -> str:
             pytest.fail(line)
         pytest.skip(line)
     return found
+
+
+def program(name: str) -> str | None:
+    """The program's path, beside this interpreter or on PATH; None where it is not installed."""
+    beside = Path(sys.executable).parent
+    return shutil.which(name, path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
 def _unpacked(name: str) -> str | None:
