@@ -6,7 +6,6 @@ progress; what no signature knows is given as the first real exception, "unclass
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import threading
@@ -15,47 +14,16 @@ from typing import BinaryIO
 
 from healthcheck.explain import deaths, places
 from healthcheck.explain.blocks import LONGEST_HEAD, Block, read_blocks
-from healthcheck.explain.findings import (
-    UNCLASSIFIED,
-    Attempt,
-    Evidence,
-    Explanation,
-    Finding,
-    Verdict,
-)
-from healthcheck.explain.judging import CAUSES, Seen, Sorted, finding_of, headline_of, remedy_of
-from healthcheck.explain.lines import (
-    LONGEST_LINE,
-    LONGEST_TEXT,
-    LogClock,
-    LogLine,
-    clean,
-    parse,
-    pieces,
-    printable,
-    rank_of,
-)
-from healthcheck.explain.places import Places
+from healthcheck.explain.concluding import conclude
+from healthcheck.explain.course import ERROR_LEVELS, SHUTDOWN, Course
+from healthcheck.explain.findings import Attempt, Explanation
+from healthcheck.explain.lines import LONGEST_LINE, LogClock, LogLine, clean, parse, pieces, rank_of
 from healthcheck.explain.prefixes import Prefixes, Unwrapped
 from healthcheck.explain.records import ARRAYS
-from healthcheck.explain.signatures import Phase, Severity, Signature, load
-from healthcheck.explain.startup import NEW_START, START_LITERALS, Timeline
-from healthcheck.explain.traces import (
-    HEADER,
-    IGNORED,
-    QUIET_LEVELS,
-    SAID,
-    Closed,
-    ExceptionSeen,
-    Matched,
-    Traces,
-)
-from healthcheck.explain.waits import Wait, Waits
+from healthcheck.explain.signatures import Signature, load
+from healthcheck.explain.startup import NEW_START, START_LITERALS
+from healthcheck.explain.traces import HEADER, IGNORED, SAID
 
-MOST_PROCESSES = 16  # named for one finding
-MOST_EVIDENCE = 3  # lines for one finding
-MOST_EXCEPTIONS = 8  # unclassified ones kept, the first ones
-MOST_WARNINGS = 8  # of RCCL that no signature knows, the first ones
 MOST_ATTEMPTS = 8  # earlier starts in the same log, the last ones
 MOST_STREAMS = 4  # of which a line may be there in part only
 LONGEST_RECORD = 60  # lines, where a log has one field of a record a line
@@ -64,29 +32,7 @@ FIRST_LINES = 20  # looked at closely whatever they hold: the first stamp is amo
 # Access lines and request echoes hold text of clients, which must not be able to name a cause.
 _ACCESS = re.compile(r'INFO: {1,8}\S{1,80} - "')
 _ECHO = re.compile(r"(?:Received request|Generated response|Request \S{1,200} details:) ")
-# Of an exception of a request, the message may quote the client; what begins it is the server's.
-_BEGINS_MESSAGE = re.compile(r"(?:\[\w{1,40}\] |[\w.]{1,200}: )?")
-_WARNS = (Severity.WARN, Severity.TRANSIENT, Severity.BENIGN)
-_ALONE = (Severity.WRAPPER, Severity.TRANSIENT, Severity.WARN, Severity.EXTERNAL)
-_SHUTDOWN = "[shutdown] API server: shutdown triggered"
-_THROUGHPUT = re.compile(r"generation throughput: {0,2}(\d{1,9}\.\d)")
-_ERROR_LEVELS = ("ERROR", "CRITICAL")
 _PARTS = ("stderr P", "stdout P")  # of the runtime of Kubernetes: the next line goes on
-
-
-class _Attempt:
-    """What one start has shown so far."""
-
-    def __init__(self, began_s: float | None = None) -> None:
-        self.timeline = Timeline(began_s)
-        self.traces = Traces()
-        self.waits = Waits()
-        self.places = Places()
-        self.rccl: list[tuple[bool, Evidence]] = []  # what it warned of
-        self.seen: dict[tuple[str, bool, bool], Seen] = {}
-        self.exceptions: list[tuple[bool, ExceptionSeen]] = []
-        self.first_error: tuple[bool, Evidence] | None = None
-        self.stopped = False
 
 
 class Explainer:
@@ -100,17 +46,17 @@ class Explainer:
         self._signatures = tuple(load() if signatures is None else signatures)
         self._by_id = {signature.id: signature for signature in self._signatures}
         texts = [text for signature in self._signatures for text in signature.literals]
-        texts += [HEADER, IGNORED, NEW_START, _SHUTDOWN]
+        texts += [HEADER, IGNORED, NEW_START, SHUTDOWN]
         texts += [*SAID, *deaths.LITERALS, deaths.NCCL_WARN, *places.LITERALS]
         self._telling = tuple(dict.fromkeys([*texts, *START_LITERALS]))
         self._prefixes = Prefixes(self._tells)
         self._parts: dict[str, str] = {}  # by stream, what has come of its line
         self._serving_literals = _fewest(tuple(texts))
-        self._all_literals = _fewest((*texts, *START_LITERALS, *_ERROR_LEVELS))
+        self._all_literals = _fewest((*texts, *START_LITERALS, *ERROR_LEVELS))
         self._lock = threading.Lock()
         self._clock = LogClock()
         self._lines = 0
-        self._attempt = _Attempt()
+        self._course = Course(self._signatures)
         self._earlier: list[Attempt] = []
 
     # --- taking in
@@ -166,7 +112,7 @@ class Explainer:
             return
         with self._lock:
             for line in self._parse(bar, head.partition("\r")[0]):
-                self._attempt.timeline.glance(line, self._clock.seconds)
+                self._course.timeline.glance(line, self._clock.seconds)
 
     def silence(self, seconds: float) -> None:
         """The log has said nothing for `seconds` since its last line: waits grow older."""
@@ -179,19 +125,19 @@ class Explainer:
         begins = self._lines < FIRST_LINES  # what wrote the log is not known yet
         more = _fewest(_PARTS) if begins or self._prefixes.streams else ()
         more += _fewest(ARRAYS) if begins or self._prefixes.arrays else ()
-        attempt = self._attempt
-        settled = attempt.timeline.ready and attempt.first_error and attempt.first_error[0]
+        course = self._course
+        settled = course.timeline.ready and course.first_error and course.first_error[0]
         if settled and not block.line_starts([NEW_START.encode()]):
             return self._serving_literals + more
         return self._all_literals + more
 
     def _attentive(self) -> bool:
         """Whether every line matters now: a trace goes on, a process waits, or it just began."""
-        attempt = self._attempt
+        course = self._course
         return (
             self._lines < FIRST_LINES
-            or attempt.traces.open
-            or attempt.waits.pending
+            or course.traces.open
+            or course.waits.pending
             or bool(self._parts)
         )
 
@@ -213,7 +159,7 @@ class Explainer:
         """Take the last counters of what is passed over."""
         line = block.last_before(until, since, places.RUNNING.encode())
         if line:
-            self._attempt.places.count(line)
+            self._course.places.count(line)
 
     def _take(self, text: str, at: float | None, head: str) -> None:
         """`head` begins the line of the file of which `text` is all, or what a bar drew over it."""
@@ -256,151 +202,18 @@ class Explainer:
 
     def _observe(self, line: LogLine, at: float | None) -> None:
         now = self._clock.note(line, at)
-        text = line.text
-        if _ACCESS.match(text) or _ECHO.match(text):
+        if _ACCESS.match(line.text) or _ECHO.match(line.text):
             return
-        if text.startswith(NEW_START) and self._attempt.timeline.begun:
+        if line.text.startswith(NEW_START) and self._course.timeline.begun:
             self._begin_again(now)
-        attempt = self._attempt
-        attempt.waits.pass_time(now)
-        if attempt.traces.takes_frame(line):
-            return
-        matches = [one for one in self._matches(text) if self._credible(*one, line)]
-        if any(signature.severity is Severity.BENIGN for signature, _ in matches):
-            return
-        was_ready = attempt.timeline.ready
-        further = attempt.timeline.observe(line, now)
-        if attempt.timeline.ready and not was_ready:
-            attempt.places.serve()
-            attempt.traces = Traces(serving=True)
-            attempt.waits.end()
-        if text.startswith(_SHUTDOWN) and not self._broken():
-            attempt.stopped = True
-        goes_on = line.level in QUIET_LEVELS or attempt.traces.within_quiet(line)
-        for signature, match in matches:
-            quiet = goes_on and signature.severity in CAUSES
-            self._record(signature, match, line, now, quiet)
-        alone = further or any(signature.severity in _ALONE for signature, _ in matches)
-        matched = Matched(tuple(signature.id for signature, _ in matches), alone)
-        for closed in attempt.traces.feed(line, self._lines, now, matched):
-            self._record_trace(closed)
-        attempt.places.note(text, self._lines)
-        if places.RUNNING in text:
-            attempt.places.count(text)
-        if not matches and line.level not in QUIET_LEVELS:
-            self._note_rccl(text)
-        if not any(signature.severity is Severity.TRANSIENT for signature, _ in matches):
-            attempt.waits.progress(line, now, further)
-            if _generates(text):
-                attempt.waits.tokens(now)
-        self._note_error(line, bool(matches))
-
-    def _broken(self) -> bool:
-        """Whether the serving engine has failed, so that a shutdown is its consequence."""
-        return any(
-            era and not quiet and seen.signature.severity not in _WARNS
-            for (_, era, quiet), seen in self._attempt.seen.items()
-        )
-
-    def _credible(self, signature: Signature, match: re.Match[str], line: LogLine) -> bool:
-        """Whether the server itself says this, and not a client through the API process."""
-        serving = self._attempt.timeline.ready and line.process.startswith("APIServer")
-        if not serving or signature.severity in _WARNS:
-            return True
-        if signature.phase not in (Phase.SERVE, Phase.ANY):
-            return False
-        return _BEGINS_MESSAGE.fullmatch(line.text, 0, match.start()) is not None
-
-    def _matches(self, text: str) -> list[tuple[Signature, re.Match[str]]]:
-        found = []
-        for signature in self._signatures:
-            for literal in signature.literals:
-                if literal in text:
-                    if match := signature.pattern.search(text):
-                        found.append((signature, match))
-                    break
-        return found
+        self._course.observe(line, self._lines, now)
 
     def _begin_again(self, now: float | None) -> None:
         explanation = self._result()
         cause = explanation.cause.id if explanation.cause else ""
         self._earlier.append(Attempt(explanation.verdict, cause, self._lines - 1))
         del self._earlier[:-MOST_ATTEMPTS]
-        self._attempt = _Attempt(now)
-
-    def _record(
-        self,
-        signature: Signature,
-        match: re.Match[str],
-        line: LogLine,
-        now: float | None,
-        quiet: bool,
-    ) -> None:
-        attempt = self._attempt
-        ready = attempt.timeline.ready
-        if ready and (attempt.stopped or signature.severity is Severity.EXTERNAL):
-            return  # a server that is being stopped may die as it likes
-        values = {key: printable(value) for key, value in match.groupdict().items() if value}
-        if signature.severity is Severity.TRANSIENT:
-            attempt.waits.report(signature, line, self._lines, now, values)
-        key = (signature.id, ready, quiet)
-        seen = attempt.seen.get(key)
-        if seen is None:
-            seen = Seen(signature, quiet, line, self._lines, now, values, [], [])
-            attempt.seen[key] = seen
-        seen.count += 1
-        if line.process not in seen.processes and len(seen.processes) < MOST_PROCESSES:
-            seen.processes.append(line.process)
-            if len(seen.evidence) < MOST_EVIDENCE:
-                seen.evidence.append(self._evidence(match.string, match.start()))
-
-    def _evidence(self, text: str, start: int = 0) -> Evidence:
-        """The line from its beginning, or from the match where that lies far behind it."""
-        begin = 0 if start < LONGEST_TEXT // 2 else start
-        return Evidence(self._lines, printable(text[begin : begin + LONGEST_TEXT].strip()))
-
-    def _record_trace(self, closed: Closed) -> None:
-        attempt = self._attempt
-        ready = attempt.timeline.ready
-        if ready and attempt.stopped:
-            return
-        self._add_frames(closed)
-        if closed.signatures or len(attempt.exceptions) >= MOST_EXCEPTIONS:
-            return
-        if all(not _same(closed.seen, known) for era, known in attempt.exceptions if era == ready):
-            attempt.exceptions.append((ready, closed.seen))
-
-    def _add_frames(self, closed: Closed) -> None:
-        attempt = self._attempt
-        crash = closed.seen.weight is not None
-        for (name, era, quiet), seen in attempt.seen.items():
-            same = era == attempt.timeline.ready and seen.line.process == closed.seen.process
-            # The frames of a crash are those of what the same process said before it.
-            of_it = name in closed.signatures or (crash and seen.signature.severity in CAUSES)
-            if same and of_it and not quiet and not seen.frames:
-                seen.frames = closed.seen.frames
-            if crash and seen.line_number == closed.seen.line_number:
-                seen.evidence[0] = Evidence(seen.line_number, closed.seen.text)
-        if crash and closed.seen.frames:
-            attempt.exceptions = [
-                (era, dataclasses.replace(one, frames=one.frames or closed.seen.frames))
-                if one.weight is not None and one.process == closed.seen.process
-                else (era, one)
-                for era, one in attempt.exceptions
-            ]
-
-    def _note_rccl(self, text: str) -> None:
-        attempt = self._attempt
-        if len(attempt.rccl) < MOST_WARNINGS and deaths.nccl_warning(text):
-            attempt.rccl.append((attempt.timeline.ready, self._evidence(text)))
-
-    def _note_error(self, line: LogLine, known: bool) -> None:
-        attempt = self._attempt
-        ready = attempt.timeline.ready
-        if known or line.level not in _ERROR_LEVELS or attempt.traces.holds(line):
-            return
-        if attempt.first_error is None or attempt.first_error[0] != ready:
-            attempt.first_error = (ready, self._evidence(line.text))
+        self._course = Course(self._signatures, now)
 
     # --- judging
 
@@ -410,97 +223,7 @@ class Explainer:
             return self._result()
 
     def _result(self) -> Explanation:
-        attempt, now = self._attempt, self._clock.seconds
-        ready = attempt.timeline.ready
-        for unfinished in attempt.traces.unfinished():
-            self._add_frames(unfinished)
-        current = [seen for (_, era, _), seen in attempt.seen.items() if era == ready]
-        exceptions = self._exceptions()
-        waits = tuple(self._wait_finding(wait, now) for wait in attempt.waits.all())
-        of = Sorted(current, waits, exceptions, ready, begun=attempt.timeline.begun)
-        cause = self._located(of.cause())
-        verdict = self._verdict(cause, of)
-        before = [seen for (_, era, _), seen in attempt.seen.items() if era != ready]
-        warned = [seen for seen in current if seen.signature.severity is Severity.WARN]
-        warned += [seen for seen in current if seen.quiet and not of.has(seen.signature)]
-        # A start that has failed takes no longer, however long its log is silent.
-        failed = verdict.is_bad and not (cause and cause.state)
-        startup = attempt.timeline.startup(self._clock.last_line_s if failed else now)
-        return Explanation(
-            verdict=verdict,
-            headline=headline_of(verdict, cause, of, startup, stopped=attempt.stopped),
-            cause=cause,
-            startup=startup,
-            findings=of.causes,
-            exceptions=exceptions,
-            wrappers=of.wrappers,
-            warnings=tuple(
-                finding_of(seen)
-                for seen in (*before, *warned)
-                if seen.signature.severity is not Severity.TRANSIENT
-            ),
-            waits=waits,
-            first_error=self._first_error(ready),
-            stopped=attempt.stopped,
-            lines=self._lines,
-            seconds=now,
-            earlier_attempts=tuple(self._earlier),
-        )
-
-    def _located(self, cause: Finding | None) -> Finding | None:
-        """The cause with what lines before it say of where and why it came about."""
-        if cause is None:
-            return None
-        attempt = self._attempt
-        if cause.id == UNCLASSIFIED and "nccl" in cause.evidence[0].text.lower():
-            before = [
-                one
-                for era, one in attempt.rccl
-                if era == attempt.timeline.ready and one.line_number < cause.line_number
-            ]
-            cause = dataclasses.replace(cause, evidence=(*before[:1], *cause.evidence))
-        said = attempt.places.of(cause.id, cause.line_number)
-        return dataclasses.replace(cause, remedy="; ".join((cause.remedy, *said)))
-
-    def _first_error(self, ready: bool) -> Evidence | None:
-        error = self._attempt.first_error
-        return error[1] if error and error[0] == ready else None
-
-    def _exceptions(self) -> tuple[ExceptionSeen, ...]:
-        attempt = self._attempt
-        ready = attempt.timeline.ready
-        seen = [one for era, one in attempt.exceptions if era == ready]
-        if not attempt.stopped:
-            seen += [one.seen for one in attempt.traces.unfinished() if not one.signatures]
-        named = sorted((one for one in seen if not one.cut_off), key=lambda one: one.line_number)
-        cut_off = sorted((one for one in seen if one.cut_off), key=lambda one: one.line_number)
-        return (*named, *cut_off)[:MOST_EXCEPTIONS]
-
-    def _wait_finding(self, wait: Wait, now: float | None) -> Finding:
-        attempt = self._attempt
-        seen = next(seen for key, seen in attempt.seen.items() if key[0] == wait.signature.id)
-        state = "ended" if wait.ended else "overdue" if wait.overdue(now) else "waiting"
-        return dataclasses.replace(
-            finding_of(seen),
-            process=wait.process,
-            rank=wait.rank,
-            line_number=wait.line_number,
-            seconds=wait.begun_s,
-            remedy=remedy_of(wait.signature, wait.values),
-            values=dict(wait.values),
-            evidence=(Evidence(wait.line_number, wait.text),),
-            state=state,
-            waited_s=None if wait.ended else wait.age_s(now),
-        )
-
-    def _verdict(self, cause: Finding | None, of: Sorted) -> Verdict:
-        if cause:
-            return Verdict.FAILED
-        if of.wrappers:
-            return Verdict.CAUSE_NOT_IN_LOG
-        if self._attempt.timeline.ready:
-            return Verdict.STARTED
-        return Verdict.LOADING if self._lines else Verdict.EMPTY
+        return conclude(self._course, self._clock, self._lines, self._earlier)
 
 
 @functools.cache  # each start of a server is explained anew
@@ -510,20 +233,6 @@ def _fewest(texts: tuple[str, ...]) -> tuple[bytes, ...]:
     return tuple(
         sorted(text.encode() for text in every if not any(o in text for o in every - {text}))
     )
-
-
-def _same(one: ExceptionSeen, other: ExceptionSeen) -> bool:
-    """Whether two ranks, or one rank twice, raised the same exception."""
-    return (one.kind, one.message, one.frames[-1:]) == (
-        other.kind,
-        other.message,
-        other.frames[-1:],
-    )
-
-
-def _generates(text: str) -> bool:
-    found = _THROUGHPUT.search(text) if "throughput" in text else None
-    return bool(found) and float(found[1]) > 0 if found else False
 
 
 # --- the command

@@ -11,13 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from healthcheck.explain.deaths import Weight
-from healthcheck.explain.findings import (
-    NOT_IN_LOG,
-    UNCLASSIFIED,
-    Evidence,
-    Finding,
-    Verdict,
-)
+from healthcheck.explain.findings import NOT_IN_LOG, UNCLASSIFIED, Evidence, Finding, Verdict
 from healthcheck.explain.lines import LogLine
 from healthcheck.explain.signatures import Severity, Signature
 from healthcheck.explain.startup import Startup
