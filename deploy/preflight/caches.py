@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.preflight.facts import Cache, aiter_folders, attempt, names_in, nearest_folder
+from deploy.preflight.facts.locks import aiter_folders
+from deploy.preflight.facts.reading import attempt, names_in, nearest_folder
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import Host
+from deploy.preflight.host import Disk, Host
 from deploy.preflight.weights import read_object
 
 NOTE = ".dspark-made-for.json"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder of compiled things: who may write it, for what it was made, if that is known."""
+
+    kind: str
+    path: str
+    writable: bool | Unknown
+    disk: Disk | Unknown
+    filled: bool
+    made_for: Mapping[str, str] | Unknown | None
 
 
 def cache_folders(host: Host) -> dict[str, str]:

@@ -12,8 +12,8 @@ from deploy.plan import PlanError, memory
 from deploy.plan.arguments import Given
 from deploy.plan.memory import Memory
 from deploy.plan.rules import Intent
-from deploy.preflight.caches import read_caches
-from deploy.preflight.facts import Cache, Port, read_port
+from deploy.preflight.caches import Cache, read_caches
+from deploy.preflight.facts.limits import Port, read_port
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host
 from deploy.preflight.weights import Weights, read_weights

@@ -15,7 +15,7 @@ from typing import Any
 
 from deploy import plan
 from deploy.plan import PlanError
-from deploy.preflight.facts import attempt, names_in, nearest_folder
+from deploy.preflight.facts.reading import attempt, names_in, nearest_folder
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Disk, Host
 from deploy.recipe import Model

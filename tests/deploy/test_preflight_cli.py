@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from deploy import recipe
-from deploy.preflight import cli, facts
+from deploy.preflight import cli
 from deploy.preflight.caches import NOTE
+from deploy.preflight.facts.limits import Process, read_device, read_port, read_process
+from deploy.preflight.facts.locks import process_start
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import LocalHost, Told
 from tests.support import recorded_hosts
@@ -107,25 +109,25 @@ def test_a_port_that_somebody_listens_on_is_taken(tmp_path: Path) -> None:
     host = LocalHost()
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        assert facts.read_port(host, "serve", "127.0.0.1", number).free is False
-    assert facts.read_port(host, "serve", "127.0.0.1", number).free is True
-    assert isinstance(facts.read_port(host, "serve", "127.0.0.1", 65536).free, Unknown)
-    assert isinstance(facts.read_port(host, "serve", "203.0.113.9", number).free, Unknown)
+        assert read_port(host, "serve", "127.0.0.1", number).free is False
+    assert read_port(host, "serve", "127.0.0.1", number).free is True
+    assert isinstance(read_port(host, "serve", "127.0.0.1", 65536).free, Unknown)
+    assert isinstance(read_port(host, "serve", "203.0.113.9", number).free, Unknown)
 
 
 def test_the_local_host_tells_what_the_kernel_tells(tmp_path: Path) -> None:
     """Groups, limits, disk and devices of this very process."""
     host = LocalHost()
-    seen = facts.read_process(host)
-    assert isinstance(seen, facts.Process)
+    seen = read_process(host)
+    assert isinstance(seen, Process)
     assert seen.uid == os.geteuid()
     assert seen.groups == {os.getegid(), *os.getgroups()}
     disk = host.disk(str(tmp_path))
     assert disk.total == os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
-    assert facts.read_device(host, "/dev/null").error is None
-    assert facts.read_device(host, str(tmp_path / "kfd")).error == "No such file or directory"
-    assert str(facts.process_start(host, os.getpid())).isdigit()
-    assert facts.process_start(host, 2**22 + 1) is None  # above the kernel's largest pid
+    assert read_device(host, "/dev/null").error is None
+    assert read_device(host, str(tmp_path / "kfd")).error == "No such file or directory"
+    assert str(process_start(host, os.getpid())).isdigit()
+    assert process_start(host, 2**22 + 1) is None  # above the kernel's largest pid
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

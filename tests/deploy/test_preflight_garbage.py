@@ -8,7 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy import recipe
-from deploy.preflight import cli, facts
+from deploy.preflight import cli
+from deploy.preflight.facts.gpus import arch_name, read_visible
+from deploy.preflight.findings import Unknown
 from deploy.preflight.host import RecordedHost
 from tests.support import recorded_hosts
 
@@ -151,8 +153,8 @@ def test_any_bytes_in_the_weights_end_in_findings(host_tree: Path, name: str) ->
 @given(text=st.text(max_size=60))
 def test_any_visible_devices_are_a_number_or_unknown(text: str) -> None:
     """What ROCm would make of it is not guessed."""
-    seen = facts.read_visible({"HIP_VISIBLE_DEVICES": text})
-    assert isinstance(seen, int | facts.Unknown)
+    seen = read_visible({"HIP_VISIBLE_DEVICES": text})
+    assert isinstance(seen, int | Unknown)
 
 
 @pytest.mark.parametrize(
@@ -161,4 +163,4 @@ def test_any_visible_devices_are_a_number_or_unknown(text: str) -> None:
 )  # fmt: skip
 def test_the_kernels_version_becomes_the_compilers_name(version: int, name: str) -> None:
     """Minor and step are hexadecimal digits."""
-    assert facts.arch_name(version) == name
+    assert arch_name(version) == name

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deploy.preflight.facts import Cache, Lock, Process
+from deploy.preflight.caches import Cache
+from deploy.preflight.facts.limits import Process
+from deploy.preflight.facts.locks import Lock
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
 

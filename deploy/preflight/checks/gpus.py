@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from deploy.plan.memory import GIB
-from deploy.preflight.checks.shared import (
-    all_known,
-    is_memory,
-    is_partition,
-    read_or_unknown,
-    told,
-)
-from deploy.preflight.facts import IDLE_VRAM, SETTLE_S, Device, Gpu, Gpus, Machine, Process
+from deploy.preflight.checks.shared import all_known, is_memory, is_partition, read_or_unknown, told
+from deploy.preflight.facts import Machine
+from deploy.preflight.facts.gpus import IDLE_VRAM, SETTLE_S, Gpu, Gpus
+from deploy.preflight.facts.limits import Device, Process
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
 from deploy.recipe import Gpu as Card

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deploy.plan import rules
-from deploy.preflight.facts import Port
+from deploy.preflight.facts.limits import Port
 from deploy.preflight.findings import Finding, Unknown
 from deploy.preflight.start import Start
 

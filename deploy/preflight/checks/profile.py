@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from deploy.plan.memory import GIB
 from deploy.preflight.checks.shared import is_memory, is_partition, told
-from deploy.preflight.facts import Gpu, Machine
+from deploy.preflight.facts import Machine
+from deploy.preflight.facts.gpus import Gpu
 from deploy.preflight.findings import Finding, Unknown
 from deploy.recipe import Gpu as Card
 from deploy.recipe import Profile, Recipe

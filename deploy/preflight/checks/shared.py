@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from deploy.plan.memory import GIB
-from deploy.preflight.facts import Gpu, Gpus
+from deploy.preflight.facts.gpus import Gpu, Gpus
 from deploy.preflight.findings import Finding, Unknown
 from deploy.recipe import Gpu as Card
 
