@@ -32,7 +32,8 @@ from healthcheck.service import page, report
 from healthcheck.service.cause import Log
 from healthcheck.service.connections import BACKLOG, LONGEST_HEAD_BYTES, Connection
 from healthcheck.service.grpc_health import GrpcHealth
-from healthcheck.service.loop import Loop, Snapshot
+from healthcheck.service.loop import (Loop)
+from healthcheck.service.snapshot import (Snapshot)
 from healthcheck.service.provenance import Provenance
 from healthcheck.service.settings import Settings, SettingsError
 from healthcheck.service.teller import Teller

@@ -45,103 +45,14 @@ from healthcheck.verdict import (
 )
 from healthcheck.words import fault, one_line
 from healthcheck.worker import Worker
+from healthcheck.service.runner import Runner, ThreadRunner
+from healthcheck.service.snapshot import ProbeResult, Snapshot
 
 # The loop's own liveness: a turn is three questions at most, each with a deadline.
 TURN_LIMIT_S = 60.0
 HEALTH_BYTES = 64 * 1024  # vLLM's answer is empty
 # After errors of our own: a second, doubled with each one in a row.
 LONGEST_PAUSE_S = 60.0
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """The last result of one question, for /metrics of this service."""
-
-    success: bool
-    duration_s: float
-    at: float
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What the handlers read: one immutable value, replaced whole by every turn."""
-
-    memory: Memory
-    verdict: Verdict
-    at: float
-    turns: int
-    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
-    generations: Mapping[str, int] = field(default_factory=dict)  # by step and outcome
-    errors: Mapping[str, int] = field(default_factory=dict)  # our own, by where they came up
-    cause: Cause | None = None  # from the server's log
-    startup: Startup | None = None  # likewise
-    provenance: Mapping[str, Any] | None = None  # of the server's image
-    flight: Flight | None = None  # the last archive that was kept of a stuck server
-
-
-class Runner(Protocol):
-    """Runs generations one at a time."""
-
-    def start(self, want: Want, model: str, now: float) -> None:
-        """Begin one; there is none outstanding."""
-
-    def poll(self, now: float) -> tuple[Generation | None, Outstanding | None]:
-        """The one that has finished, given once, and the one that runs now."""
-
-    def stop(self) -> None:
-        """Abort the one that runs, so that the server stops working on it."""
-
-    def end(self) -> None:
-        """Abort the one that runs; none will follow."""
-
-
-class ThreadRunner:
-    """Runs each generation in a thread kept for it; calls `wake` when it has ended."""
-
-    def __init__(self, generator: Generator, wake: Callable[[], None]) -> None:
-        self._generator = generator
-        self._wake = wake
-        self._lock = threading.Lock()
-        self._worker = Worker("generation")
-        self._running: Outstanding | None = None
-        self._cancel = Cancel()
-        self._finished: Generation | None = None
-
-    def start(self, want: Want, model: str, now: float) -> None:
-        """Begin one. Raises RuntimeError if there can be no thread."""
-        with self._lock:
-            if self._running is not None:
-                raise RuntimeError("a generation is running already")
-            cancel = self._cancel = Cancel()
-            self._worker.do(lambda: self._run(want, model, cancel))
-            self._running = Outstanding(want.step, want.epoch, now, want.engine)
-
-    def poll(self, now: float) -> tuple[Generation | None, Outstanding | None]:
-        """What has finished and what runs, seen together: one of them cannot be missed."""
-        del now
-        with self._lock:
-            finished, self._finished = self._finished, None
-            return finished, self._running
-
-    def stop(self) -> None:
-        """Close its connection, upon which vLLM aborts the request."""
-        with self._lock:
-            self._cancel.abort()
-
-    def end(self) -> None:
-        """The same, and let the thread go."""
-        self.stop()
-        self._worker.end()
-
-    def _run(self, want: Want, model: str, cancel: Cancel) -> None:
-        finished: Generation | None = None
-        try:
-            finished = self._generator.run(want, model, cancel)
-        finally:
-            with self._lock:
-                self._running = None
-                self._finished = finished
-            self._wake()
 
 
 class Loop:

@@ -17,7 +17,7 @@ from healthcheck.flights.model import Flight
 from healthcheck.judge import Finding, Outcome
 from healthcheck.judge.acceptance import Acceptance
 from healthcheck.reasons import Note
-from healthcheck.service.loop import Snapshot
+from healthcheck.service.snapshot import (Snapshot)
 from healthcheck.service.settings import Settings
 from healthcheck.signs import shown
 from healthcheck.verdict import EngineMemory, Memory, Record, State
