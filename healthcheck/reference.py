@@ -11,7 +11,8 @@ from pathlib import Path
 
 from healthcheck.explain import signatures
 from healthcheck.explain.signatures import Severity
-from healthcheck.reasons import FAULTS, REASONS, SMOKE_REASONS, Kind, Reason
+from healthcheck.reasons import REASONS, SMOKE_REASONS, Kind, Reason
+from healthcheck.symptoms import FAULTS
 
 FILE = Path(__file__).with_name("REASONS.md")
 

@@ -32,10 +32,10 @@ from healthcheck.service import page, report
 from healthcheck.service.cause import Log
 from healthcheck.service.connections import BACKLOG, LONGEST_HEAD_BYTES, Connection
 from healthcheck.service.grpc_health import GrpcHealth
-from healthcheck.service.loop import (Loop)
-from healthcheck.service.snapshot import (Snapshot)
+from healthcheck.service.loop import Loop
 from healthcheck.service.provenance import Provenance
 from healthcheck.service.settings import Settings, SettingsError
+from healthcheck.service.snapshot import Snapshot
 from healthcheck.service.teller import Teller
 from healthcheck.service.voice import flush, to_stderr
 from healthcheck.signs.file import Beside

@@ -13,40 +13,25 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import replace
 
 from healthcheck import verdict
 from healthcheck.client import Client, exposition, listing
 from healthcheck.client.answers import Answer, Failure
 from healthcheck.client.cancel import Cancel
-from healthcheck.explain.startup import Startup
-from healthcheck.flights.model import Flight
 from healthcheck.flights.newest import Flights
 from healthcheck.judge import Outcome, Step
 from healthcheck.reasons import Note
 from healthcheck.service.cause import Cause, Log
 from healthcheck.service.generate import Generator
 from healthcheck.service.provenance import Provenance
-from healthcheck.service.voice import to_stderr
-from healthcheck.signs.model import Signs
-from healthcheck.verdict import (
-    RECHECK_S,
-    SURFACES,
-    Generation,
-    Memory,
-    Outstanding,
-    Policy,
-    Reading,
-    State,
-    Verdict,
-    Want,
-)
-from healthcheck.words import fault, one_line
-from healthcheck.worker import Worker
 from healthcheck.service.runner import Runner, ThreadRunner
 from healthcheck.service.snapshot import ProbeResult, Snapshot
+from healthcheck.service.voice import to_stderr
+from healthcheck.signs.model import Signs
+from healthcheck.verdict import RECHECK_S, SURFACES, Generation, Memory, Policy, Reading, State
+from healthcheck.words import fault, one_line
 
 # The loop's own liveness: a turn is three questions at most, each with a deadline.
 TURN_LIMIT_S = 60.0

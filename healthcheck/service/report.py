@@ -17,8 +17,8 @@ from healthcheck.flights.model import Flight
 from healthcheck.judge import Finding, Outcome
 from healthcheck.judge.acceptance import Acceptance
 from healthcheck.reasons import Note
-from healthcheck.service.snapshot import (Snapshot)
 from healthcheck.service.settings import Settings
+from healthcheck.service.snapshot import Snapshot
 from healthcheck.signs import shown
 from healthcheck.verdict import EngineMemory, Memory, Record, State
 from healthcheck.words import one_line

@@ -14,7 +14,7 @@ from typing import Any
 
 from healthcheck.flights.model import KEPT_S
 from healthcheck.flights.told import LONGEST_TEXT, SCHEMA, STUCK_IN, WANTS, file
-from healthcheck.service.snapshot import (Snapshot)
+from healthcheck.service.snapshot import Snapshot
 from healthcheck.signs.file import boot
 from healthcheck.worker import Worker
 

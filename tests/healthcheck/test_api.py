@@ -19,7 +19,7 @@ from healthcheck.judge.acceptance import Acceptance
 from healthcheck.reasons import Note
 from healthcheck.service import report, settings
 from healthcheck.service.cause import Cause
-from healthcheck.service.snapshot import (Snapshot)
+from healthcheck.service.snapshot import Snapshot
 from healthcheck.signs.model import Card, Compiler, Ended, Process, Signs
 from healthcheck.smoke.figures import Spread
 from healthcheck.smoke.results import SCHEMA, Check, LeftOut, Level, LongPrompt, SpeedUp

@@ -9,7 +9,8 @@ import pytest
 
 from healthcheck import reference
 from healthcheck.explain import signatures
-from healthcheck.reasons import FAULTS, GARBAGE, REASONS, SMOKE_REASONS, Kind
+from healthcheck.reasons import GARBAGE, REASONS, SMOKE_REASONS, Kind
+from healthcheck.symptoms import FAULTS
 
 ROOT = Path(__file__).parents[2]
 

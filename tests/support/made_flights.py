@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from healthcheck.reasons import Note
-from healthcheck.service.snapshot import (Snapshot)
+from healthcheck.service.snapshot import Snapshot
 from healthcheck.service.teller import Teller
 from healthcheck.verdict import SURFACES, State, Transition, Verdict, begin
 from healthcheck.worker import Worker
