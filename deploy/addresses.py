@@ -16,6 +16,11 @@ def to_bind(host: str) -> str:
     return host
 
 
+def before_port(address: str) -> str:
+    """As it stands before `:PORT`: an IPv6 address in brackets."""
+    return f"[{address}]" if ":" in address else address
+
+
 def http_parts(url: str) -> SplitResult | None:
     """The parts of an http address whose host can be looked up, None of anything else."""
     try:

@@ -9,21 +9,36 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploy.recipe import release, tables
 from deploy.recipe.release import Release
-from deploy.recipe.tables import Reader, article
-from deploy.recipe.tables import RecipeError as RecipeError
-from deploy.recipe.vocabulary import nearest
+from deploy.recipe.tables import Reader, RecipeError
+from deploy.recipe.values import UNVERIFIED, Gpu, Health, Model, Ports, Profile, Reference
+from deploy.recipe.words import Differences, Words
+
+__all__ = [
+    "EFFECTS",
+    "FILE",
+    "GRAPH_MODES",
+    "MOST_S",
+    "UNVERIFIED",
+    "Gpu",
+    "Health",
+    "Model",
+    "Ports",
+    "Profile",
+    "Recipe",
+    "RecipeError",
+    "Reference",
+    "load",
+]
 
 FILE = Path(__file__).parents[1] / "recipe.toml"
 SCHEMA = 1
-UNVERIFIED = "unverified"
 
 # No wait is longer; 11 days, so that every clock and timer takes it.
 MOST_S = 1e6
@@ -32,159 +47,10 @@ MOST_S = 1e6
 # inherit the AMD server: how to speculate, and how to judge.
 MERGED = ("model", "serve", "speculative", "env", "health")
 SHARED = frozenset({"speculative", "health"})
-# What a release's own recipe.toml may lay over both: what is vLLM's to read.
-RELEASED = ("serve", "speculative", "env")
-
-# Flags that the plan writes from other tables.
-RESERVED = {
-    "model": "model.id",
-    "revision": "model.revision",
-    "served-model-name": "model.served_name",
-    "port": "ports.serve",
-    "speculative-config": "[speculative]",
-    "config": "this file (vLLM's YAML loader drops false booleans silently)",
-}
 
 EFFECTS = ("degraded", "not-ready")
 # vLLM's CUDAGraphMode (0.27.1, config/compilation.py).
 GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
-
-_ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-
-
-@dataclass(frozen=True)
-class Model:
-    """What is served: a hub id or a folder, its revision, the name clients ask for."""
-
-    id: str
-    revision: str | None = None
-    served_name: str | None = None
-    weights_bytes: int | None = None
-    dspark_block_size: int | None = None
-    moe_intermediate_size: int | None = None
-    vocab_size: int | None = None
-    max_position_embeddings: int | None = None
-
-
-@dataclass(frozen=True)
-class Ports:
-    """TCP ports of the two services."""
-
-    serve: int
-    health: int
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """The card a profile is made for; memory in GiB, count = cards one server uses."""
-
-    name: str
-    arch: str
-    compute_units: int
-    memory_gb: int
-    count: int
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Published speculation figures to stand beside measured ones; rates are fractions."""
-
-    source: str
-    acceptance_rate: float
-    acceptance_length: float
-    acceptance_position_0: float
-
-
-@dataclass(frozen=True)
-class Health:
-    """Budgets of the health service, in seconds unless the name says otherwise.
-
-    No `long_prompt_tokens` leave the gate's long probes out, `gate_requests` 1 the one that sends
-    several requests at once. `graph_restarts` is how many starts may be ended for a new one.
-    """
-
-    scrape_interval_s: float = 5.0
-    connect_timeout_s: float = 2.0
-    probe_timeout_s: float = 5.0
-    start_budget_s: float = 7200.0
-    warmup_timeout_s: float = 900.0
-    generation_timeout_s: float = 180.0
-    gate_tokens: int = 64
-    long_prompt_tokens: tuple[int, ...] = (1500, 8000, 32000)
-    long_tokens: int = 320
-    gate_requests: int = 4
-    graph_restarts: int = 3
-    known_answers: bool = True
-    canary_after_s: float = 45.0
-    canary_timeout_s: float = 30.0
-    canary_tokens: int = 8
-    idle_check_after_s: float = 600.0
-    evidence_max_age_s: float = 300.0
-    readiness_budget_s: float = 60.0
-    stall_budget_s: float = 660.0
-    deadlock_budget_s: float = 300.0
-    stall_confirmations: int = 3
-    dead_after_s: float = 30.0
-    drain_budget_s: float = 600.0
-    bad_verdicts: int = 3
-    good_verdicts: int = 2
-    acceptance_window_drafts: int = 128
-    acceptance_floor: float = 0.15
-    acceptance_ceiling: float = 0.99
-    acceptance_effect: str = "degraded"
-    gpu_error_effect: str = "degraded"
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One way to serve, with the common tables merged in; `serve` is keyed by vLLM's flag names.
-
-    `graphs` is the mode that it may be served with by choice, None where no public run held one up.
-    """
-
-    name: str
-    evidence: str
-    note: str
-    model: Model
-    serve: Mapping[str, Any]
-    speculative: Mapping[str, Any] | None
-    env: Mapping[str, str]
-    health: Health
-    vllm: Release
-    ports: Ports
-    reference: Reference
-    gpu: Gpu | None = None
-    graphs: str | None = None
-
-    @property
-    def vllm_version(self) -> str:
-        """The release of the pinned vLLM."""
-        return self.vllm.version
-
-    @property
-    def is_rehearsal(self) -> bool:
-        """True for the CPU profile, whose models are generated and whose draft stands alone."""
-        return self.gpu is None
-
-    @property
-    def chosen_graphs(self) -> str:
-        """The mode that DSPARK_GRAPHS=on stands for. Raises RecipeError where there is none."""
-        if self.graphs is None:
-            raise RecipeError(
-                f"DSPARK_GRAPHS: got 'on'; no public run of {self.name} held up with graphs: leave "
-                "it off"
-            )
-        return self.graphs
-
-    @property
-    def served_model_name(self) -> str:
-        """The name clients pass as `model`."""
-        return self.model.served_name or self.model.id
-
-    @property
-    def revision(self) -> str | None:
-        """The pinned revision of the weights, None for generated ones."""
-        return self.model.revision
 
 
 @dataclass(frozen=True)
@@ -227,95 +93,12 @@ def load(path: Path | None = None, releases: Path = release.FOLDER) -> Recipe:
     return _Reader(path, vllm).recipe(data)
 
 
-class _Words(Reader):
-    """Reads tables of flags, variables and settings, by the names that one vLLM release knows."""
-
-    def __init__(self, path: Path, vllm: Release) -> None:
-        super().__init__(path)
-        self.vllm = vllm
-        self.words = vllm.vocabulary
-
-    def check_parts(self, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Names and types of one level's tables, against what the pinned vLLM knows."""
-        at = f"{key}." if key else ""
-        version = self.words.vllm_version
-        for name, value in parts["serve"].items():
-            flag = self.words.flags.get(name)
-            if flag is None:
-                fix = f"vLLM {version} has no such flag{nearest(name, self.words.flags)}"
-                raise self.refusal(f"{at}serve.{name}", value, fix)
-            if name in RESERVED:
-                raise self.refusal(f"{at}serve.{name}", value, f"it comes from {RESERVED[name]}")
-            if not flag.accepts(value):
-                fix = f"vLLM {version} takes {article(flag.kind)}"
-                raise self.refusal(f"{at}serve.{name}", value, fix)
-            if flag.choices and isinstance(value, str) and value not in flag.choices:
-                fix = f"vLLM {version} takes one of {', '.join(map(str, flag.choices))}"
-                raise self.refusal(f"{at}serve.{name}", value, fix)
-        for name, value in parts["speculative"].items():
-            if name not in self.words.speculative:
-                close = nearest(name, self.words.speculative)
-                fix = f"vLLM {version} has no such speculative setting{close}"
-                raise self.refusal(f"{at}speculative.{name}", value, fix)
-        for name, value in parts["env"].items():
-            if not _ENV_NAME.fullmatch(name):
-                raise self.refusal(f"{at}env.{name}", value, "give an upper-case variable name")
-            if name.startswith("VLLM_") and name not in self.words.environment:
-                close = nearest(name, self.words.environment)
-                raise self.refusal(f"{at}env.{name}", value, f"vLLM {version} reads no such{close}")
-            if not isinstance(value, str):
-                raise self.refusal(
-                    f"{at}env.{name}", value, "environment values are strings: quote"
-                )
-
-    def refuse_same(self, key: str, own: Mapping[str, Any], base: Mapping[str, Any]) -> None:
-        """Refuse a line that says what holds without it."""
-        for setting, value in own.items():
-            if setting in base and _same(base[setting], value):
-                fix = "a profile holds differences only: drop the line"
-                raise self.refusal(f"{key}.{setting}", value, fix)
-
-
-class _Differences(_Words):
-    """Reads what a release's folder lays over the recipe: common tables, and those of profiles."""
-
-    def __init__(self, vllm: Release) -> None:
-        super().__init__(vllm.recipe, vllm)
-        self.data = tables.load(self.path, "a recipe") if self.path.exists() else {}
-
-    def check(self, profiles: Collection[str]) -> None:
-        """Refuse what vLLM does not read, a name that the release has not, an unknown profile."""
-        self.refuse_unfit("", self.data)
-        self.refuse_unknown("", self.data, {"profiles", *RELEASED})
-        named = self.table(self.data, "profiles", required=False)
-        self.refuse_unknown("profiles", named, profiles)
-        for name in (None, *named):
-            key, table = self.of(name)
-            if name:
-                self.refuse_unknown(key, table, RELEASED)
-            self.check_parts(key, {p: self.table(table, p, key, required=False) for p in RELEASED})
-
-    def of(self, profile: str | None) -> tuple[str, Mapping[str, Any]]:
-        """The key and the tables of a profile, of None those that all have in common."""
-        if profile is None:
-            return "", self.data
-        named = self.table(self.data, "profiles", required=False)
-        return f"profiles.{profile}", self.table(named, profile, "profiles", required=False)
-
-    def over(self, base: Mapping[str, Any], profile: str | None, part: str) -> dict[str, Any]:
-        """A table with that of the release laid over it, which holds differences only."""
-        key, table = self.of(profile)
-        own = self.table(table, part, key, required=False)
-        self.refuse_same(f"{key}.{part}" if key else part, own, base)
-        return {**base, **own}
-
-
-class _Reader(_Words):
+class _Reader(Words):
     """Reads the recipe's tables for one vLLM release."""
 
     def __init__(self, path: Path, vllm: Release) -> None:
         super().__init__(path, vllm)
-        self.released = _Differences(vllm)
+        self.released = Differences(vllm)
 
     def recipe(self, data: Mapping[str, Any]) -> Recipe:
         known = {"schema", "release", "ports", "reference", "profiles", *MERGED}
@@ -428,7 +211,3 @@ class _Reader(_Words):
     def told(self, key: str, table: Mapping[str, Any], name: str) -> str:
         fix = f'say what ran, where and when, or "{UNVERIFIED}"'
         return self.text(f"{key}.{name}", table.get(name, ""), fix)
-
-
-def _same(a: object, b: object) -> bool:
-    return type(a) is type(b) and a == b

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from deploy.addresses import EVERYWHERE, to_bind
+from deploy.addresses import EVERYWHERE, before_port, to_bind
 from healthcheck.client import Client, Secret
 from healthcheck.flights.newest import Flights
 from healthcheck.service import page, report
@@ -286,8 +286,8 @@ def serve(settings: Settings, sock: socket.socket) -> bool:
         except RuntimeError as e:
             raise SettingsError(f"no thread can be started ({e}); raise the limit of pids") from e
         address, port = sock.getsockname()[:2]
-        shown = f"[{address}]" if ":" in address else address
-        to_stderr(f"health: http://{shown}:{port} watches {settings.target}")
+
+        to_stderr(f"health: http://{before_port(address)}:{port} watches {settings.target}")
         if grpc is not None:
             grpc.start()
             to_stderr(f"health: grpc.health.v1 on port {grpc.port}")

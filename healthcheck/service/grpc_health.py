@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from deploy.addresses import before_port
 from healthcheck.service import connections
 from healthcheck.service.loop import Loop
 from healthcheck.service.settings import SettingsError
@@ -62,8 +63,7 @@ class GrpcHealth:
         self._server = grpc.server(ThreadPoolExecutor(THREADS, "grpc"), options=options)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
         try:
-            shown = f"[{host}]" if ":" in host else host
-            self.port: int = self._server.add_insecure_port(f"{shown}:{port}")
+            self.port: int = self._server.add_insecure_port(f"{before_port(host)}:{port}")
         except RuntimeError as e:
             fix = "it cannot be bound: stop what holds it or give another"
             raise SettingsError(f"--grpc-port: got {port}; {fix}") from e
