@@ -43,11 +43,13 @@ PLACEHOLDERS = {
     "FILE": "file",
     "HEALTH_BASE": "base:2",
     "HOST": "127.0.0.1",
+    "JOB": "7",
     "LEVEL": "loaded",
     "LOGFILE": "server.log",
     "NAME": "mi355x",
     "NODE": "node-1",
     "SITE_PACKAGES": "site-packages",
+    "TERM": "TERM",
     "TREE": "tree",
     "URL": "http://127.0.0.1:8000",
     "VERSION": recipe.load().vllm.version,
@@ -79,6 +81,8 @@ MODULES_OF_OTHERS = ("mutmut", "mypy", "pip", "pytest", "ruff")
 OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
     words: frozenset(options)
     for words, options in {
+        ("apptainer", "build"): (),
+        ("apptainer", "exec"): ("--bind", "--env", "--pwd"),
         ("diff",): ("-p", "-u"),
         ("docker", "build"): ("--build-arg", "--network", "-f", "-t"),
         ("docker", "compose"): ("--env-file", "-f"),
@@ -89,7 +93,7 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("docker", "load"): ("-i",),
         ("docker", "pull"): (),
         ("docker", "run"): ("--entrypoint", "--init", "--no-healthcheck", "--rm"),
-        ("docker", "save"): (),
+        ("docker", "save"): ("-o",),
         ("docker", "tag"): (),
         ("git", "clone"): (),
         ("git", "pull"): (),
@@ -114,6 +118,10 @@ OTHERS: Mapping[tuple[str, ...], frozenset[str]] = {
         ("minikube", "image", "load"): (),
         ("pip", "download"): ("--no-deps", "--require-hashes", "-d", "-r"),
         ("pip", "install"): (),
+        ("sbatch",): ("--gpus", "--time"),
+        ("scancel",): ("--batch", "--signal"),
+        ("scontrol", "requeue"): (),
+        ("squeue",): ("--job",),
         ("vi",): (),
         ("vllm", "serve"): (),
     }.items()
@@ -187,6 +195,9 @@ def _inside(command: Command) -> tuple[Command, Command | None]:
         inner = words[cut + 1 :]
     elif words[:2] == ("docker", "compose") and "exec" in words:
         cut = words.index("exec") + 2
+        inner = words[cut:]
+    elif words[:2] == ("apptainer", "exec"):
+        cut = next((n for n, word in enumerate(words, 1) if word.endswith(".sif")), len(words))
         inner = words[cut:]
     else:
         return command, None
@@ -427,10 +438,19 @@ def interpolated(*files: Path) -> frozenset[str]:
     return frozenset(name for t in texts for name in re.findall(r"\$\{([A-Z][A-Z0-9_]*)", t))
 
 
+def job_variables(script: Path) -> frozenset[str]:
+    """Variables that a job's script reads, or passes on by name."""
+    text = re.sub(r"^#.*$", "", script.read_text("utf-8"), flags=re.MULTILINE)
+    passed = " ".join(re.findall(r"for name in ([A-Z_ ]+);", text))
+    return frozenset([*re.findall(r"\$\{([A-Z][A-Z0-9_]*)[:-]", text), *passed.split()])
+
+
 @functools.cache
 def all_read() -> frozenset[str]:
-    """Every variable that code, compose files, Dockerfiles or the Makefile read."""
+    """Every variable that code, compose files, Dockerfiles, jobs or the Makefile read."""
     found: set[str] = set(makefile()[1])
+    for script in (ROOT / "deploy/slurm").glob("*.sbatch"):
+        found |= job_variables(script)
     for package in (*_PACKAGES, "tests/kubernetes"):  # whose drills a user runs on his cluster
         for path in (ROOT / package).rglob("*.py"):
             found |= _strings(path)
@@ -556,6 +576,8 @@ def _other(command: Command) -> str:
         files = compose_files(words)
         _environment(command, interpolated(*files) if files else ())
         _service(words, files)
+    elif words[0] == "sbatch":
+        _environment(command, job_variables(ROOT / words[-1]))
     else:
         _environment(command, ())
     _options(words, command)

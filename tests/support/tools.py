@@ -21,6 +21,7 @@ INSTALL = {
     "prometheus": "apt-get install prometheus",
     "promtool": "apt-get install prometheus",
     "amtool": "apt-get install prometheus-alertmanager",
+    "slurm": "apt-get install slurm-wlm",
 }
 
 # Debian's packages start a daemon when installed; the program alone is taken out of the package.
@@ -54,22 +55,31 @@ def program(name: str) -> str | None:
 
 
 def _unpacked(name: str) -> str | None:
-    """The program out of Debian's package, unpacked once into the cache folder; needs no root."""
+    """The program out of Debian's package."""
+    folder = unpacked(DEBIAN[name], DEBIAN[name])
+    program = folder / "usr" / "bin" / name if folder else None
+    return str(program) if program is not None and program.exists() else None
+
+
+def unpacked(name: str, *packages: str) -> Path | None:
+    """What Debian's packages hold together, unpacked once into a folder of the cache; needs no root.
+    None where they cannot be had."""
     folder = environment.cache_dir() / "tools"
-    program = folder / DEBIAN[name] / "usr" / "bin" / name
-    if not program.exists() and shutil.which("apt-get") and shutil.which("dpkg-deb"):
+    if not (folder / name).exists() and shutil.which("apt-get") and shutil.which("dpkg-deb"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as made:
             if os.geteuid() == 0:
                 subprocess.run(["apt-get", "-qq", "update"], capture_output=True, check=False)
-            fetch = ["apt-get", "-qq", "download", DEBIAN[name]]
+            fetch = ["apt-get", "-qq", "download", *packages]
             subprocess.run(fetch, cwd=made, capture_output=True, check=False, timeout=300)
-            for package in Path(made).glob("*.deb"):
-                unpacked = Path(made) / "unpacked"
-                subprocess.run(["dpkg-deb", "-x", package, unpacked], check=True, timeout=300)
+            whole = Path(made) / "unpacked"
+            found = sorted(Path(made).glob("*.deb"))
+            for package in found:
+                subprocess.run(["dpkg-deb", "-x", package, whole], check=True, timeout=300)
+            if len(found) == len(packages):
                 with contextlib.suppress(OSError):  # another process was first
-                    unpacked.rename(folder / DEBIAN[name])
-    return str(program) if program.exists() else None
+                    whole.rename(folder / name)
+    return folder / name if (folder / name).exists() else None
 
 
 def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
