@@ -20,7 +20,8 @@ from deploy.plan.memory import Memory
 from deploy.preflight import checks, facts, start
 from deploy.preflight.caches import cache_folders, note_caches
 from deploy.preflight.findings import LEVELS, Finding
-from deploy.preflight.host import Host, LocalHost, RecordedHost
+from deploy.preflight.host import Host, LocalHost
+from deploy.preflight.recorded import RecordedHost
 from deploy.recipe import Profile, Recipe, RecipeError, switches
 
 FORMS = ("text", "json")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy import recipe
-from deploy.preflight.host import RecordedHost
+from deploy.preflight.recorded import RecordedHost
 from deploy.validation import evidence
 from deploy.validation.evidence import Target, Tester, redaction
 from deploy.validation.parts import EvidenceError

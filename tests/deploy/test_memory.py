@@ -10,7 +10,7 @@ from deploy import plan, recipe
 from deploy.plan.memory import GIB, Memory
 from deploy.preflight import cli
 from deploy.preflight.findings import Finding
-from deploy.preflight.host import RecordedHost
+from deploy.preflight.recorded import RecordedHost
 from tests.support import recorded_hosts
 
 LOADED = recipe.load()

@@ -11,7 +11,7 @@ from deploy import recipe
 from deploy.preflight import cli
 from deploy.preflight.facts.gpus import arch_name, read_visible
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import RecordedHost
+from deploy.preflight.recorded import RecordedHost
 from tests.support import recorded_hosts
 
 LOADED = recipe.load()

@@ -12,7 +12,8 @@ import pytest
 from deploy import recipe
 from deploy.preflight import cli, facts
 from deploy.preflight.findings import Finding
-from deploy.preflight.host import LocalHost, RecordedHost
+from deploy.preflight.host import LocalHost
+from deploy.preflight.recorded import RecordedHost
 from deploy.recipe import switches
 from tests.support import recorded_hosts
 from tests.support.recorded_hosts import CARDS, GIB, NOW, RENDER_GID, Tree
