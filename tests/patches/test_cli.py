@@ -306,9 +306,17 @@ def test_audit_gets_its_own_arguments() -> None:
     assert "--baseline" in done.stdout
 
 
+def copy_program(folder: Path) -> None:
+    """What `python3 -m patches show` is run from: the package, and the files of `deploy` below it."""
+    shutil.copytree(REPOSITORY / "patches", folder / "patches")
+    (folder / "deploy").mkdir()
+    for file in (REPOSITORY / "deploy").glob("*.py"):
+        shutil.copy2(file, folder / "deploy")
+
+
 def test_show_says_what_the_build_of_an_image_proved(tmp_path: Path) -> None:
     """A provenance beside the package is shown: audit, level of the load check, what stopped it."""
-    shutil.copytree(REPOSITORY / "patches", tmp_path / "patches")
+    copy_program(tmp_path)
     proven = {
         "audit": {"trees": [{"arch": "A", "platform": "amd", "gaps": []}]},
         "load_check": {
@@ -343,7 +351,7 @@ def test_show_says_what_the_build_of_an_image_proved(tmp_path: Path) -> None:
 )
 def test_a_provenance_that_is_none_is_told_in_one_line(tmp_path: Path, content: str) -> None:
     """A file that the build did not write: exit 1, its name, nothing on stdout."""
-    shutil.copytree(REPOSITORY / "patches", tmp_path / "patches")
+    copy_program(tmp_path)
     (tmp_path / "provenance.json").write_text(content)
     command = [sys.executable, "-m", "patches", "show"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
