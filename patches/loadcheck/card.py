@@ -52,11 +52,12 @@ _ASKS_THE_PLATFORM = (
 )
 """The modules of the DeepSeek V4 path that hold `current_platform` under their own name."""
 
-_ASKED_WHEN_IMPORTED = (
+_MAY_ASK = (
     *_ASKS_THE_PLATFORM,
+    "vllm.model_executor.layers.fused_moe.router.router_factory",
     "vllm.models.deepseek_v4.common.ops.fused_compress_quant_cache",
 )
-"""The modules that may keep what the card said when they were imported, which differ by release."""
+"""The modules that hold it too, or what it said when they were imported, in some releases."""
 
 
 class _Platform:
@@ -92,7 +93,7 @@ def fp8_dtype(card: Card) -> Any:
 def play(card: Card) -> Iterator[None]:
     """Let the modules of the DeepSeek V4 path see `card`; what they saw before comes back after."""
     platform = _Platform(importlib.import_module("vllm.platforms").current_platform, card)
-    answers: dict[str, Any] = {"FP8_DTYPE": fp8_dtype(card)}
+    answers: dict[str, Any] = {"current_platform": platform, "FP8_DTYPE": fp8_dtype(card)}
     for arch in CARDS:
         is_it = arch == card.arch
         answers[f"_ON_{arch.upper()}"] = is_it
@@ -100,7 +101,7 @@ def play(card: Card) -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = [
         (importlib.import_module(name), "current_platform", platform) for name in _ASKS_THE_PLATFORM
     ]
-    for module in map(importlib.import_module, _ASKED_WHEN_IMPORTED):
+    for module in map(importlib.import_module, _MAY_ASK):
         kept = vars(module).keys() & answers.keys()
         changes += [(module, name, answers[name]) for name in kept]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]

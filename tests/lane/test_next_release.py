@@ -122,6 +122,15 @@ def test_every_start_that_fails_is_explained() -> None:
 
 
 @pytest.mark.prove
+def test_its_amd_classes_serve() -> None:
+    """Over HTTP, drafting, with what stands for kernels that are not here; the list is one for all
+    releases."""
+    folder = "tests/rehearsal"
+    files = (f"{folder}/test_amd.py", f"{folder}/test_amd_server.py")
+    run("pytest", "-n0", "-q", "-m", "not prove", *files)
+
+
+@pytest.mark.prove
 def test_its_indexer_finds_the_right_keys_past_2048_tokens() -> None:
     """The retrieval of the default release's tests, on both cards."""
     run(

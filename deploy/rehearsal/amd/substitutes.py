@@ -7,9 +7,10 @@ vLLM only where a substitute is used.
 import ctypes
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ class Substitute:
     """One thing that is not vLLM's own on a card.
 
     ``name`` is ``torch.ops.NAMESPACE.NAME`` of a kernel, or ``MODULE:ATTRIBUTE`` of what is
-    replaced: ``make`` is the kernel's, or makes another of the original.
+    replaced: ``make`` is the kernel's, or a function of AITER's, or makes another of the original.
+    What one release asks for another may not: a substitute is for all of them.
     ``source`` is what it was written after, or whose code it is.
     """
 
@@ -57,9 +59,17 @@ def install() -> None:
     for entry in TABLE:
         if entry.operator:
             operators[entry.operator] = entry.make
+        elif entry.name.startswith("aiter."):
+            _offer(entry)
         else:
             _replace(entry)
     guard.close(operators)
+
+
+def _offer(entry: Substitute) -> None:
+    """A module of AITER that has the substitute and nothing else."""
+    module, _, name = entry.name.partition(":")
+    setattr(sys.modules.setdefault(module, ModuleType(module)), name, entry.make)
 
 
 def _replace(entry: Substitute) -> None:
@@ -164,6 +174,17 @@ def _select(scores: Any, out: Any, top_k: int) -> None:
     out[: len(best)] = best.to(out.dtype)
 
 
+@_stands_for(
+    "vllm.model_executor.layers.activation:SiluAndMulWithClamp.forward_cuda",
+    reason="HIP, in later releases: SwiGLU with its clamp",
+    source="the same class's forward_native, which earlier ones run on ROCm",
+)
+def _clamped(_original: Any) -> Any:
+    from vllm.model_executor.layers.activation import SiluAndMulWithClamp
+
+    return SiluAndMulWithClamp.forward_native
+
+
 # --- AITER ----------------------------------------------------------------------------------------
 
 
@@ -188,25 +209,67 @@ def _indexer(*arguments: Any, **options: Any) -> Any:
 
 
 @_stands_for(
+    "aiter.ops.flydsl:flydsl_fp8_mqa_logits",
+    reason="AITER's kernel for the scores of a prefill on gfx942, in later releases",
+    source="vLLM's PyTorch reference of it",
+)
+def _mqa_logits(q: Any, keys: Any, scales: Any, weights: Any, starts: Any, ends: Any) -> Any:
+    from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse
+
+    return sparse.fp8_mqa_logits_torch(q, (keys, scales), weights, starts, ends)
+
+
+@_stands_for(
     "vllm.v1.attention.ops.rocm_aiter_mla_sparse:mqa_logits_module",
-    reason="AITER's Triton kernel for the scores of a prefill; gfx942 has vLLM's own copy instead",
+    reason="the same of gfx950, in Triton; on gfx942 earlier releases have their own copy of it",
     source="vLLM's PyTorch reference of it",
 )
 def _scores_of_prefill(_original: Any) -> Any:
-    from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse
-
-    def fp8_mqa_logits(q: Any, keys: Any, scales: Any, weights: Any, starts: Any, ends: Any) -> Any:
-        return sparse.fp8_mqa_logits_torch(q, (keys, scales), weights, starts, ends)
-
-    return lambda: SimpleNamespace(fp8_mqa_logits=fp8_mqa_logits)
+    return lambda: SimpleNamespace(fp8_mqa_logits=_mqa_logits)
 
 
 # --- routed experts -------------------------------------------------------------------------------
 
 
 @_stands_for(
-    "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
-    ":UnquantizedFusedMoEMethod.process_weights_after_loading",
+    "torch.ops._moe_C.topk_softplus_sqrt",
+    reason="HIP: the experts of each token, by score or by a table of words, and their weights",
+    source="vLLM's call of it and its description: a bias picks, and does not weigh",
+)
+def _route(
+    weights: Any,
+    ids: Any,
+    _rows: Any,
+    logits: Any,
+    renormalize: bool,
+    scale: float,
+    bias: Any,
+    tokens: Any,
+    table: Any,
+    *_absent: Any,
+) -> None:
+    scores = torch.nn.functional.softplus(logits.float()).sqrt()
+    if table is None:
+        chosen = (scores if bias is None else scores + bias).topk(ids.shape[-1]).indices
+    else:
+        chosen = table[tokens].long()
+    ids.copy_(chosen)
+    weights.copy_(scores.gather(1, chosen))
+    if renormalize:
+        weights /= weights.sum(-1, keepdim=True)
+    weights *= scale
+
+
+_UNQUANTIZED = (
+    "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method:UnquantizedFusedMoEMethod"
+)
+_NO_EXPERTS = (
+    "in MXFP4 by AITER or triton_kernels on a card; neither is there, nor is MXFP4 on a CPU"
+)
+
+
+@_stands_for(
+    f"{_UNQUANTIZED}.process_weights_after_loading",
     reason="the CPU's own experts know no DeepSeek V4 routing and pack weights for themselves",
     source="nothing is packed",
 )
@@ -215,41 +278,51 @@ def _keep_expert_weights(_original: Any) -> Any:
 
 
 @_stands_for(
-    "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
-    ":UnquantizedFusedMoEMethod.apply_monolithic",
-    reason="in MXFP4 by AITER or triton_kernels on a card; neither is there, nor is MXFP4 on a CPU",
-    source="DeepSeek V4's routing as vLLM's PyTorch router has it, and SwiGLU with its clamp",
+    f"{_UNQUANTIZED}.apply",
+    reason=_NO_EXPERTS,
+    source="SwiGLU with its clamp, where vLLM's router has chosen before, as in later releases",
 )
 def _experts(_original: Any) -> Any:
-    from vllm.model_executor.layers.fused_moe.router import fused_topk_bias_router as router
-
-    def apply_monolithic(
-        _method: Any, layer: Any, x: Any, router_logits: Any, input_ids: Any = None
+    def apply(
+        _method: Any, layer: Any, x: Any, topk_weights: Any, topk_ids: Any, *_: Any, **_options: Any
     ) -> Any:
-        tokens = len(x)
-        weights = torch.empty(tokens, layer.top_k)
-        ids = torch.empty(tokens, layer.top_k, dtype=torch.int64)
-        router._topk_softplus_sqrt_torch(
-            weights,
-            ids,
-            None,
-            router_logits,
-            layer.renormalize,
-            layer.e_score_correction_bias,
-            None if input_ids is None else input_ids[:tokens],
-            getattr(layer, "hash_indices_table", None),
-            layer.routed_scaling_factor or 1.0,
-        )
         out = torch.zeros_like(x, dtype=torch.float32)
-        for expert in ids.unique().tolist():
-            token, choice = (ids == expert).nonzero(as_tuple=True)
+        for expert in topk_ids.unique().tolist():
+            token, choice = (topk_ids == expert).nonzero(as_tuple=True)
             gate, up = (x[token] @ layer.w13_weight[expert].T).float().chunk(2, -1)
             if limit := getattr(layer, "swiglu_limit", None):
                 gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
             hidden = (torch.nn.functional.silu(gate) * up).to(x.dtype)
             added = (hidden @ layer.w2_weight[expert].T).float()
-            out.index_add_(0, token, added * weights[token, choice, None])
+            out.index_add_(0, token, added * topk_weights[token, choice, None])
         return out.to(x.dtype)
+
+    return apply
+
+
+@_stands_for(
+    f"{_UNQUANTIZED}.apply_monolithic",
+    reason=_NO_EXPERTS,
+    source="the router's kernel and the experts above, one after the other",
+)
+def _routed_experts(_original: Any) -> Any:
+    def apply_monolithic(
+        method: Any, layer: Any, x: Any, router_logits: Any, input_ids: Any = None
+    ) -> Any:
+        shape = len(x), layer.top_k
+        weights, ids = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
+        _route(
+            weights,
+            ids,
+            None,
+            router_logits,
+            layer.renormalize,
+            layer.routed_scaling_factor or 1.0,
+            layer.e_score_correction_bias,
+            None if input_ids is None else input_ids[: len(x)],
+            getattr(layer, "hash_indices_table", None),
+        )
+        return method.apply(layer, x, weights, ids)
 
     return apply_monolithic
 
@@ -339,14 +412,17 @@ def _properties(_original: Any) -> Any:
 @_stands_for(
     "vllm.platforms.cpu:CpuPlatform.check_and_update_config",
     reason="the CPU's ends chunked prefill for MLA: a prompt above one batch would wait forever",
-    source="the same, with the scheduler's two values left alone, as vllm/platforms/rocm.py does",
+    source="the same, with what it ends left alone (prefix caching too in later releases), as "
+    "vllm/platforms/rocm.py does",
 )
 def _keep_chunked_prefill(original: Any) -> Any:
     def check_and_update_config(config: Any) -> None:
-        scheduler = config.scheduler_config
+        scheduler, cache = config.scheduler_config, config.cache_config
         asked = scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens
+        keeps = cache.enable_prefix_caching
         original(config)
         scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens = asked
+        cache.enable_prefix_caching = keeps
 
     return staticmethod(check_and_update_config)
 
