@@ -36,6 +36,7 @@ _SEVERITIES = {
 }
 _HEAD = """# Reason codes
 
+For those who read a code.
 Written by `python3 -m healthcheck.reference` from the tables that the service itself reads. The
 first part is what a verdict says (`/readyz?verbose`, `/report`, the status page, the label `code`
 of `dspark_health_reason`), and the known faults of the pinned vLLM behind it; then what only the

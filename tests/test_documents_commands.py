@@ -350,8 +350,8 @@ def test_the_table_of_make_up_is_what_it_takes() -> None:
 
 
 def test_faults_of_the_rehearsal_are_listed() -> None:
-    """The README names every fault that REHEARSAL_FAULT takes."""
-    readme = (ROOT / "README.md").read_text("utf-8")
+    """The rehearsal's page names every fault that REHEARSAL_FAULT takes."""
+    readme = (ROOT / "deploy" / "rehearsal" / "README.md").read_text("utf-8")
     assert [fault for fault in FAULTS if not re.search(rf"\b{fault}\b", readme)] == []
 
 

@@ -20,6 +20,7 @@ def page(survey: Survey) -> str:
         [
             f"# What a move to vLLM {survey.version} would need",
             "",
+            "For those who decide on the move.",
             f"Written by `make watch-upstream VERSION={survey.version}` from its wheel's sources.",
             "No card and no weights were used: nothing is said of speed, memory, kernels, answers.",
             "",

@@ -24,6 +24,7 @@ _HEAD = ("kernel", "variants", "VGPRs", "AGPRs", "SGPRs", "LDS", "spills", "wave
 _PAGE = """\
 # The path's Triton kernels, compiled for the cards
 
+For those who ask whether a kernel fits its card.
 Made by `python3 -m patches compile SITE_PACKAGES --format markdown` on vLLM {version} with Triton
 {triton}; a test of `make prove` compares it. No card was there, and nothing ran
 ([README](README.md#the-compile-proof)).

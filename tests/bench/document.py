@@ -14,7 +14,7 @@ HEAD = f"""\
 <!-- Written by `{COMMAND}` from figures/results.json; change tests/bench, not this file. -->
 # Figures of the health service
 
-What `{COMMAND}` measured, as it came out: every figure is of one run on one machine, given below
+For those who ask how soon a fault is seen, and at what cost: what `{COMMAND}` measured, as it came out: every figure is of one run on one machine, given below
 it, and a ratio compares two things inside that run. Raw numbers: [figures/results.json]({{raw}}).
 Nothing here was measured on an MI-series GPU; "real" is vLLM on the CPU (the rehearsal).
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy import recipe
-from tests.support.documents import DOCUMENTS, ROOT
+from tests.support.documents import DOCUMENTS, GUIDES, ROOT
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -17,6 +17,19 @@ def test_links_lead_to_files(document: Path) -> None:
         path = document.parent / target if target else document
         assert path.exists(), f"{document.name}: {target}"
         assert not anchor or anchor in anchors(path), f"{document.name}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in GUIDES if path != ROOT / "README.md"],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_a_page_begins_with_whom_it_is_for(document: Path) -> None:
+    """The first sentence below the title; the README is for everybody."""
+    text = re.sub(r"^<!--.*?-->\n", "", document.read_text("utf-8"))
+    title, _, rest = text.partition("\n\n")
+    assert title.startswith("# ")
+    assert rest.startswith("For those who ")
 
 
 def anchors(document: Path) -> set[str]:
