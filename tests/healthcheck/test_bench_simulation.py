@@ -18,8 +18,8 @@ from tests.bench.traffic import DAY_S, Kind, Server, Spell, mixed
 
 @pytest.fixture(scope="module")
 def day() -> Seen:
-    """One day of mixed traffic with an upgrade in the midst of it."""
-    return month.simulate(seed=3, days=1)
+    """One day of mixed traffic with an upgrade in the midst of it, and pauses of the service."""
+    return month.simulate(seed=8, days=1)
 
 
 def test_a_mixed_day_has_no_false_alarm(day: Seen) -> None:
@@ -82,10 +82,9 @@ def test_what_goes_wrong_for_good_is_found(fault: month.Fault) -> None:
     assert month.find_fault(fault, seed=1) is not None
 
 
-def test_a_pause_of_the_service_is_in_the_days() -> None:
+def test_a_pause_of_the_service_is_in_the_day(day: Seen) -> None:
     """A service that sleeps for up to an hour finds the server as it left it."""
-    seen = month.simulate(seed=8, days=1)
-    assert seen.pauses and seen.false_alarms == []
+    assert day.pauses and day.false_alarms == []
 
 
 def test_a_stall_over_the_budget_is_told() -> None:
