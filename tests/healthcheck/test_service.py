@@ -402,12 +402,14 @@ def test_stopping_aborts_the_running_generation() -> None:
         left.wait(PATIENCE_S)
         return error(500, "late")
 
+    others = set(threading.enumerate())
     with running(start=False) as it:
         it.target.on_completion = slow
         it.loop.start()
         assert entered.wait(PATIENCE_S)
+        (generation,) = (t for t in {*threading.enumerate()} - others if t.name == "generation")
         it.loop.stop()
-        it.wait(lambda: not [t for t in threading.enumerate() if t.name == "generation"])
+        it.wait(lambda: not generation.is_alive())
         left.set()
 
 
