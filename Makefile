@@ -4,8 +4,8 @@ PROFILE ?= mi355x
 ifeq ($(origin PROFILE) $(MAKECMDGOALS),file rehearsal)
 PROFILE = rehearsal
 endif
-# Files of tests side by side, one for each core, those with real servers (2 GB each) first.
-WORKERS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Files of tests side by side, as many as tests/conftest.py says, those with real servers first.
+WORKERS ?= -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # The shell reads what a user sets as variables, whose value is never a command, to make neither.
 words = PYTHON PROFILE RELEASE FROM TO VERSION URL WORKERS TESTS BENCH MUTANTS
 $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
@@ -25,6 +25,8 @@ environment = "$$PYTHON" -m deploy environment
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
+# Tests are rewritten when they are imported, by each worker: kept bytecode is most of that.
+test: export PYTHONDONTWRITEBYTECODE =
 test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... for some
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $$WORKERS $$TESTS
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -32,8 +35,28 @@ def _engine_for_those_marked(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("engine")
 
 
+# They take longest, and wait for most of it.
+LONGEST = (
+    "healthcheck/test_real_engine.py",
+    "lane/test_next_release.py",
+    "rehearsal/test_server.py",
+    "rehearsal/test_amd_server.py",
+)
+_HERE = Path(__file__).parent
+
+# A real server takes 2 GB, and its tests and drivers some more.
+_WORKER_GB = 3.0
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that drive a real vLLM come first: they take longest, and the short ones fill the gaps
-    that they leave at the end of a run and while a server is waited for."""
+    """Files that drive a real vLLM come first, the longest before the others: the short ones fill
+    the gaps that they leave at the end of a run and while a server is waited for."""
+    order = {_HERE / name: place for place, name in enumerate(LONGEST)}
     real = {item.path for item in items if item.get_closest_marker("real")}
-    items.sort(key=lambda item: item.path not in real)
+    items.sort(key=lambda item: order.get(item.path, len(order) + (item.path not in real)))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two for each core, as tests wait for servers half of their time, if memory holds them."""
+    held = int(psutil.virtual_memory().available / (_WORKER_GB * 1e9))
+    return max(1, min(2 * (os.cpu_count() or 1), held))
