@@ -87,10 +87,13 @@ def test_a_tensor_that_is_to_be_pinned_is_made_without() -> None:
 
 
 def test_shortcuts_change_no_result() -> None:
-    """The shortcuts give the same random bits as the interpreter does without them."""
+    """The shortcuts give the same random bits as the interpreter does without them, and the same
+    of operands of several types and shapes."""
     seen = run(str(KERNELS), "shortcuts", TRITON_INTERPRET="1")
     assert seen["compared"] >= 1000
     assert seen["different"] == 0
+    assert seen["mixed"] == [True, True]
+    assert min(seen["values"]) > 30
 
 
 def test_a_forked_process_is_what_a_spawned_one_is() -> None:

@@ -62,6 +62,20 @@ def random_kernel(seed, offset, block_out, scalar_out, SIZE: tl.constexpr):  # t
     tl.store(block_out + block, a ^ (b * 3) ^ (c * 5) ^ (d * 7))
 
 
+@triton.jit
+def mixed_kernel(x, y, n, floats, numbers, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Operands of one type and shape and of several: floats of both sizes, integers of both, masks,
+    numbers, a column with a row."""
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    at = rows * SIZE + columns
+    a, b, c = tl.load(x + at), tl.load(y + at), tl.load(n + rows)
+    total = (a + a) * b - 2 + 0.5 * c
+    chosen = tl.where((a > b) & (columns != 3), total / (c + 3), b / (b * b + 1))
+    tl.store(floats + at, chosen.to(tl.float32) + (b * b).to(tl.float32))
+    mixed = ((c % 5) * columns + (at // 3)) ^ (rows | 1)
+    tl.store(numbers + at, mixed + (a >= total).to(tl.int32) + (c == 2) * (c - c) + SIZE)
+
+
 def mends() -> dict[str, Any]:
     """What each mended operation gives."""
     interpreter.mend()
@@ -110,14 +124,30 @@ def largest(x: torch.Tensor) -> tuple[float, int]:
 
 
 def shortcuts() -> dict[str, Any]:
-    """Random words before and after the shortcuts are applied, compared."""
+    """Random words, and sums of mixed operands, before and after the shortcuts are applied,
+    compared."""
     interpreter.mend()
+    long = mixed()
     cases = [(seed, offset) for seed in (0, 1, 7, 2**31, 2**40 + 3, -5) for offset in (0, 1, 4095)]
     slow = [words(seed, offset) for seed, offset in cases]
     speed.apply()
     fast = [words(seed, offset) for seed, offset in cases]
     pairs = [pair for a, b in zip(slow, fast, strict=True) for pair in zip(a, b, strict=True)]
-    return {"compared": len(pairs), "different": sum(a != b for a, b in pairs)}
+    return {
+        "compared": len(pairs),
+        "different": sum(a != b for a, b in pairs),
+        "mixed": [torch.equal(*pair) for pair in zip(long, mixed(), strict=True)],
+        "values": [len(torch.unique(values)) for values in long],
+    }
+
+
+def mixed(size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """The floats and the integers that the mixed kernel gives, the same at each call."""
+    x = torch.linspace(-3, 5, size * size)
+    y = torch.linspace(4, -4, size * size).bfloat16()
+    floats, numbers = torch.zeros(size * size), torch.zeros(size * size, dtype=torch.int64)
+    mixed_kernel[(1,)](x, y, torch.arange(-2, size - 2), floats, numbers, SIZE=size)
+    return floats.view(torch.int32), numbers
 
 
 def shapes() -> dict[str, Any]:

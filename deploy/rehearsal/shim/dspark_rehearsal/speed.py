@@ -28,6 +28,8 @@ def apply() -> None:
     _draw_philox_in_numpy()
     _remember_shapes()
     _call_builtins_at_once()
+    _leave_what_is_alike()
+    _know_plain_values()
 
 
 def _switch_language_once() -> None:
@@ -133,6 +135,58 @@ def _call_builtins_at_once() -> None:
         scope.set_attr(obj, name, called)
 
     interpreter._patch_attr = patch
+
+
+def _leave_what_is_alike() -> None:
+    """Leave two operands of one type uncast, and two of one shape as they are.
+
+    Why it is safe: Triton returns the same two, after it has held each against every type there is.
+    A remembered shape is the same object. Pointers, numbers, and what is divided take the long way.
+    """
+    semantic: Any = type(interpreter.interpreter_semantic)
+    check, broadcast = semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value
+
+    def broadcast_unlike(self: Any, lhs: Any, rhs: Any) -> Any:
+        return (lhs, rhs) if lhs.shape is rhs.shape else broadcast(self, lhs, rhs)
+
+    @functools.wraps(check)
+    def check_unlike(
+        self: Any,
+        lhs: Any,
+        rhs: Any,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> Any:
+        tensors = type(lhs) is tl.tensor and type(rhs) is tl.tensor
+        if tensors and type(lhs.dtype) is tl.dtype and lhs.dtype == rhs.dtype and not div_or_mod:
+            return broadcast_unlike(self, lhs, rhs)
+        return check(self, lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+
+    semantic.binary_op_type_checking_impl = check_unlike
+    semantic.broadcast_impl_value = broadcast_unlike
+
+
+def _know_plain_values() -> None:
+    """Tell by its type what no constant wraps, and by itself what equals itself.
+
+    Why it is safe: the long way asks three and more questions about the same value, whose answer
+    follows from its type, and compares names of scalar types, of which there is one object each.
+    """
+    unwrap, equals = tl.core._unwrap_if_constexpr, tl.dtype.__eq__
+    plain = frozenset({tl.tensor, tl.dtype, tl.block_type, int, float, bool, str, type(None)})
+    integers = frozenset(tl.dtype.SINT_TYPES + tl.dtype.UINT_TYPES)
+
+    def unwrap_wrapped(value: Any) -> Any:
+        kind = type(value)
+        if kind is tl.constexpr:
+            return value.value
+        return value if kind in plain else unwrap(value)
+
+    tl.core._unwrap_if_constexpr = unwrap_wrapped
+    tl.dtype.__eq__ = lambda self, other: self is other or equals(self, other)
+    tl.dtype.is_int = lambda self: self.name in integers
 
 
 def _draw_philox_in_numpy() -> None:
