@@ -115,6 +115,7 @@ def _read(command: Sequence[str]) -> str:
 def run_program(
     command: Sequence[str], *, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
+    """Run a program in the checkout. Raises HostError where it is not installed."""
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=capture, text=True, check=False)
     except FileNotFoundError as e:

@@ -140,4 +140,5 @@ def _type_name(hint: object) -> str:
 
 
 def article(noun: str) -> str:
+    """The noun with a or an before it."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

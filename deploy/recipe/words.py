@@ -110,4 +110,5 @@ class Differences(Words):
 
 
 def same(a: object, b: object) -> bool:
+    """Equal and of one type: 1 is not true."""
     return type(a) is type(b) and a == b

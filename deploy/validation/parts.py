@@ -101,4 +101,5 @@ def _part(name: str, report: Mapping[str, Any], kept: Sequence[str]) -> dict[str
 
 
 def no_report(name: str, has: str) -> EvidenceError:
+    """The refusal of a report that is none."""
     return EvidenceError(f"{name}: its report has {has}; run python3 -m healthcheck {name} alone")

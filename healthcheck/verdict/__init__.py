@@ -15,31 +15,26 @@ to it. No clock runs while we do not: after a pause of our own all begin anew.
 from healthcheck.verdict.decide import advance
 from healthcheck.verdict.gate import gate_limit_s
 from healthcheck.verdict.memory import (
-    ANSWERS_PER_BAD,
-    ANY,
-    GATE,
-    MOST_DOUBLINGS,
-    SURFACES,
     TEXTS_KEPT,
     UNREAD_TIMES,
-    Alarm,
-    EngineMemory,
     Gate,
-    Generation,
     Memory,
-    Outstanding,
-    Policy,
-    Reading,
-    Record,
-    State,
-    Surfaces,
     Transition,
     Verdict,
-    Want,
     begin,
     surfaces,
     verdict,
 )
+from healthcheck.verdict.readings import GATE, Generation, Outstanding, Policy, Reading, Want
+from healthcheck.verdict.records import (
+    ANSWERS_PER_BAD,
+    ANY,
+    MOST_DOUBLINGS,
+    Alarm,
+    EngineMemory,
+    Record,
+)
+from healthcheck.verdict.states import SURFACES, State, Surfaces
 from healthcheck.verdict.want import (
     CANARY_JITTER,
     RECHECK_S,

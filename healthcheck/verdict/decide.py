@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,22 +9,25 @@ from deploy.recipe import Health
 from healthcheck.client.answers import Failure
 from healthcheck.client.exposition import Exposition
 from healthcheck.client.listing import Listing
-from healthcheck.judge import Finding, Outcome, Step
+from healthcheck.judge import Outcome, Step
 from healthcheck.reasons import Note
 from healthcheck.verdict import vitals
 from healthcheck.verdict.gate import GATE_PAUSE_LIMIT_S, planned
-from healthcheck.verdict.memory import (
-    ANY,
-    TIMELINE_KEPT,
-    UNREAD,
-    UNREAD_TIMES,
-    Memory,
-    Policy,
-    Reading,
-    State,
-    Transition,
+from healthcheck.verdict.memory import TIMELINE_KEPT, Memory, Transition
+from healthcheck.verdict.notes import (
+    _finding_note,
+    acceptance_notes,
+    gate_notes,
+    silence_note,
+    stall_note,
+    stuck_engines,
+    text_notes,
+    unanswered_notes,
+    unseen_notes,
 )
-from healthcheck.verdict.observe import COUNTED_WITHIN_S, forget_engine, observe
+from healthcheck.verdict.observe import forget_engine, observe
+from healthcheck.verdict.readings import Policy, Reading
+from healthcheck.verdict.states import State
 
 # A pause of the gate doubles with every new engine up to its limit, which so many doublings reach.
 MOST_RENEWALS = 8
@@ -123,27 +125,8 @@ def _smoke(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     if memory.gate.passed:
         return _settle(memory, policy)
     if memory.over_stall >= policy.health.stall_confirmations:
-        return _enter(memory, State.STALLED, [_stall_note(memory)])
-    return _enter(memory, State.SMOKE, _gate_notes(memory, policy.health))
-
-
-def _stall_note(memory: Memory) -> Note:
-    return Note("progress.stalled", f"{memory.stuck_for(memory.at):.0f} s{_doing(memory)}")
-
-
-def _gate_notes(memory: Memory, health: Health) -> list[Note]:
-    gate = memory.gate
-    notes = [_finding_note(f) for f in gate.bad]
-    if gate.failures:
-        notes.append(Note("gate.failed", f"{gate.failures} in a row"))
-    last = memory.last_generation
-    if last is not None and last.epoch == memory.epoch and last.outcome is Outcome.UNKNOWN:
-        notes += [_finding_note(f) for f in last.findings if f.outcome is Outcome.UNKNOWN]
-    if memory.stuck_for(memory.at) >= health.readiness_budget_s:
-        stuck = f"{memory.stuck_for(memory.at):.0f} s{_doing(memory)}"
-        notes.append(Note("gate.no_progress", stuck))
-    notes += vitals.stopped(memory)
-    return notes or [Note("gate.running", gate.step.value if gate.step else "")]
+        return _enter(memory, State.STALLED, [stall_note(memory)])
+    return _enter(memory, State.SMOKE, gate_notes(memory, policy.health))
 
 
 def _serving(memory: Memory, reading: Reading, policy: Policy) -> Memory:
@@ -153,7 +136,7 @@ def _serving(memory: Memory, reading: Reading, policy: Policy) -> Memory:
     if dead is not None:
         return _enter(memory, State.DEAD, [dead, *vitals.lately_ended(memory)])
     if memory.over_stall >= health.stall_confirmations:
-        return _enter(memory, State.STALLED, [_stall_note(memory)])
+        return _enter(memory, State.STALLED, [stall_note(memory)])
     down = _down(memory, reading, health)
     if down:
         held = replace(memory, recovery_good=0, recovery_generation=False)
@@ -182,8 +165,8 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     notes = [*vitals.died(memory), *vitals.stopped(memory)]
     if memory.transport.raised:
         notes.append(reading.health_note)
-    notes += _text_notes(memory, raised=True)
-    silent = _unanswered_notes(memory, health)
+    notes += text_notes(memory, raised=True)
+    silent = unanswered_notes(memory, health)
     notes += silent
     stuck = memory.stuck_for(reading.at)
     deadlocks = vitals.deadlocks(memory, reading)
@@ -195,63 +178,19 @@ def _down(memory: Memory, reading: Reading, health: Health) -> list[Note]:
     hidden = memory.busy and there and not isinstance(reading.metrics, Exposition)
     if stuck >= health.readiness_budget_s and confirmed >= health.bad_verdicts and not hidden:
         # What came instead of an answer tells more than that none did.
-        told = deadlocks or (silent and not _stuck(memory))
+        told = deadlocks or (silent and not stuck_engines(memory))
         notes += (
             []
             if told
-            else [_silence_note(memory, stuck), *vitals.ranks_asleep(memory, _stuck(memory))]
+            else [silence_note(memory, stuck), *vitals.ranks_asleep(memory, stuck_engines(memory))]
         )
     if memory.stale >= health.bad_verdicts:
         notes.append(Note("evidence.stale", f"{memory.evidence_age_s(reading.at):.0f} s"))
     if health.acceptance_effect == "not-ready":
-        notes += _acceptance_notes(memory)
+        notes += acceptance_notes(memory)
     if vitals.turns_away(health):
         notes += vitals.card_errors(memory)
     return notes
-
-
-def _unanswered_notes(memory: Memory, health: Health) -> list[Note]:
-    """Of every engine whose answers do not come: what came instead of the last one, if anything."""
-    notes, last = [], memory.last_generation
-    for key, record in memory.records.items():
-        if record.unanswered < health.bad_verdicts:
-            continue
-        note = Note("generation.unanswered", f"{record.unanswered} in a row{_by(key)}")
-        if last is not None and (last.engine or ANY) == key:
-            came = [f for f in last.findings if f.code in UNREAD and f.code != "generation.timeout"]
-            note = _finding_note(came[0], key) if came else note
-        notes.append(note)
-    return notes
-
-
-def _silence_note(memory: Memory, seconds: float) -> Note:
-    names = _stuck(memory)
-    which = f", engine {' '.join(names)}" if names and len(memory.engines) > 1 else ""
-    return Note("progress.none", f"{seconds:.0f} s{which}{_doing(memory)}")
-
-
-def _doing(memory: Memory) -> str:
-    """What those that make no step are at."""
-    return vitals.doing(memory, _stuck(memory))
-
-
-def _stuck(memory: Memory) -> list[str]:
-    return [name for name, e in memory.engines.items() if e.stuck_for(memory.at) > 0]
-
-
-def _text_notes(memory: Memory, raised: bool) -> list[Note]:
-    """What was bad in the last bad text of every engine that is out for it, or else in doubt."""
-    return [
-        _finding_note(finding, key)
-        for key, record in memory.records.items()
-        if (record.raised if raised else not record.raised and not all(record.judged))
-        for finding in record.bad
-    ]
-
-
-def _by(key: str) -> str:
-    """The engine, where one was chosen."""
-    return "" if key == ANY else f", engine {key}"
 
 
 def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
@@ -281,7 +220,7 @@ def _recover(memory: Memory, reading: Reading, policy: Policy) -> Memory:
 def _settle(memory: Memory, policy: Policy) -> Memory:
     """READY, or DEGRADED with its reasons."""
     memory = replace(memory, renewals=0, passed=not memory.transport.bad)
-    notes = _text_notes(memory, raised=False)
+    notes = text_notes(memory, raised=False)
     if memory.unclear.raised and memory.unclear_note is not None:
         notes.append(memory.unclear_note)
     if memory.scrape.raised and memory.scrape_note is not None:
@@ -292,54 +231,12 @@ def _settle(memory: Memory, policy: Policy) -> Memory:
             for f in memory.last_generation.findings
             if f.outcome is Outcome.UNKNOWN
         ]
-    notes += _unseen_notes(memory, policy.health)
+    notes += unseen_notes(memory, policy.health)
     if policy.health.acceptance_effect != "not-ready":
-        notes += _acceptance_notes(memory)
+        notes += acceptance_notes(memory)
     if not vitals.turns_away(policy.health):
         notes += vitals.card_errors(memory)
     return _enter(memory, State.DEGRADED if notes else State.READY, notes)
-
-
-def _unseen_notes(memory: Memory, health: Health) -> list[Note]:
-    """What READY needs to have been seen of every engine, and was not: that it is there, what it
-    writes, and that /metrics is of the server that answers."""
-    notes = [
-        Note("engine.vanished", f"engine {name}")
-        for name, engine in memory.engines.items()
-        if engine.absent >= health.bad_verdicts
-    ]
-    if memory.uncounted_since is not None and memory.at - memory.uncounted_since > COUNTED_WITHIN_S:
-        notes.append(Note("metrics.uncounted"))
-    # Of a busy server the next text is read at that age; it has the time of a generation for it.
-    allowed = UNREAD_TIMES * health.evidence_max_age_s + health.generation_timeout_s
-    for key in memory.keys:
-        read_at = memory.record(key).read_at
-        if memory.at - max(read_at, memory.woke_at) > allowed:
-            age = (
-                f"{memory.at - read_at:.0f} s" if math.isfinite(read_at) else "not since it is back"
-            )
-            notes.append(Note("text.unread", age + _by(key)))
-    return notes
-
-
-def _acceptance_notes(memory: Memory) -> list[Note]:
-    notes = []
-    for name, engine in memory.engines.items():
-        if engine.not_drafting.raised:
-            notes.append(Note("speculation.not_drafting", f"engine {name}"))
-        if not engine.windows:
-            continue
-        last = engine.windows[-1]
-        rates = " ".join(f"{a / last.drafts:.2f}" for a in last.accepted_at)
-        detail = f"engine {name}, {last.drafts:.0f} drafts, by position {rates}"
-        for code, alarm in (
-            ("acceptance.low", engine.low),
-            ("acceptance.collapsed", engine.collapsed),
-            ("acceptance.high", engine.high),
-        ):
-            if alarm.raised:
-                notes.append(Note(code, detail))
-    return notes
 
 
 def _stalled(memory: Memory, reading: Reading, policy: Policy) -> Memory:
@@ -371,9 +268,3 @@ _DECIDE = {
     State.STALLED: _stalled,
     State.DEAD: _dead,
 }
-
-
-def _finding_note(finding: Finding, key: str = ANY) -> Note:
-    detail = ", ".join(f"{k} {v}" for k, v in finding.evidence.items())
-    told = f"{finding.check}: {detail}"
-    return Note(finding.code or "generation.failed", told[: 200 - len(_by(key))] + _by(key))

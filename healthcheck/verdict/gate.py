@@ -18,7 +18,8 @@ from healthcheck.judge import (
     question,
     worst,
 )
-from healthcheck.verdict.memory import GATE, Gate, Generation, Memory, Want, begin
+from healthcheck.verdict.memory import Gate, Memory, begin
+from healthcheck.verdict.readings import GATE, Generation, Want
 
 # A context too short for a prompt that is longer than the scored probe's.
 SHORTEST_LONG = 512

@@ -15,7 +15,8 @@ from deploy.recipe import Health
 from healthcheck.judge import Outcome
 from healthcheck.reasons import Note
 from healthcheck.signs.model import ENGINE_CORE, INTERVAL_S, Process, Signs
-from healthcheck.verdict.memory import Memory, Reading
+from healthcheck.verdict.memory import Memory
+from healthcheck.verdict.readings import Reading
 
 # Older signs say nothing about now: their writer is gone, or kept from its work.
 SEEN_S = 5 * INTERVAL_S

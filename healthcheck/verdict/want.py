@@ -10,7 +10,10 @@ from deploy.recipe import Health
 from healthcheck.judge import Step
 from healthcheck.verdict import vitals
 from healthcheck.verdict.gate import few_tokens, gate_want
-from healthcheck.verdict.memory import ANY, UNREAD_TIMES, Memory, Policy, State, Want
+from healthcheck.verdict.memory import UNREAD_TIMES, Memory
+from healthcheck.verdict.readings import Policy, Want
+from healthcheck.verdict.records import ANY
+from healthcheck.verdict.states import State
 
 # A look sooner than the scrape interval, where one more reading can settle the matter: three of
 # them are over well inside the 10 s in which a killed engine has to show.
