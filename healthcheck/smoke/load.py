@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,10 +45,14 @@ class Request:
 
 
 def ask(target: Target, nonce: str, client: Client | None = None) -> Request:
-    """One streamed completion, as a user's: sampled, without logprobs, of a prompt of its own."""
+    """One streamed completion, as a user's: sampled, without logprobs, of a prompt of its own.
+
+    Of a seed of its own as well: what is drawn goes by seed and position, so that requests of one
+    seed are accepted alike, and many of them say little more of acceptance than one.
+    """
     limit_s = target.profile.health.generation_timeout_s
     tokens = REHEARSAL_TOKENS if target.profile.is_rehearsal else TOKENS
-    want = Want(Step.PROBE, 0, nonce, 0, tokens, limit_s)
+    want = Want(Step.PROBE, 0, nonce, zlib.crc32(nonce.encode()), tokens, limit_s)
     payload = target.generator.payload(want, target.model)
     del payload["logprobs"], payload["return_token_ids"]
     sent_at = time.monotonic()

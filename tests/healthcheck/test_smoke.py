@@ -91,15 +91,25 @@ def low(server: ScriptedServer) -> None:
 
 
 def test_acceptance_is_that_of_the_same_requests_in_every_run(tmp_path: Path) -> None:
-    """What was drafted for other checks does not count: it differs from run to run."""
-    path = tmp_path / "report.json"
+    """What was drafted for other checks does not count: it differs from run to run. Each request is
+    drawn by a seed of its own, the same in every run."""
+    first, again = (seeds_of_acceptance(tmp_path / "report.json") for _ in range(2))
+    assert len(set(first)) == len(first) > 4
+    assert sorted(first) == sorted(again)
+
+
+def seeds_of_acceptance(path: Path) -> list[int]:
+    """Of the requests that acceptance is made of, which the report at `path` is held against."""
+    seeds: list[int] = []
     with scripted_server() as server:
         engine = server.engines["0"]
 
         def complete(payload: Mapping[str, Any]) -> Reply:
             kept = engine.accepted_at[:]
             answer = server.complete(payload)
-            if "round-" not in payload["prompt"]:
+            if "round-" in payload["prompt"]:
+                seeds.append(payload["seed"])
+            else:
                 engine.accepted_at = kept
             return answer
 
@@ -107,6 +117,7 @@ def test_acceptance_is_that_of_the_same_requests_in_every_run(tmp_path: Path) ->
         assert run(server.url, "--json", str(path)) == 0
     seen = report_of(path)["acceptance"]
     assert seen["per_position"] == [a / seen["drafts"] for a in engine.accepted_at]
+    return seeds
 
 
 def collapsed(server: ScriptedServer) -> None:
