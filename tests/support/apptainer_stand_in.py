@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = ("--cleanenv", "--no-home", "--writable-tmpfs")
-WITH_VALUE = ("--bind", "--pwd", "--env-file")
+FLAGS = ("--cleanenv", "--writable-tmpfs")
+WITH_VALUE = ("--bind", "--home", "--pwd", "--env-file")
 LAUNCH = """
 import sys
 from pathlib import Path
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
         for name, value in os.environ.items()
         if name.startswith("APPTAINERENV_")
     }
-    bound = [bind.split(":") for bind in given["--bind"]]
+    bound = [bind.split(":") for bind in (*given["--bind"], *given["--home"])]
     for source, *_ in bound:
         assert Path(source).exists(), f"--bind {source}: is not there"
 
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> None:
         environ |= {"DSPARK_HEALTH_URL": f"http://127.0.0.1:{beside}"}
         environ |= {"DSPARK_RECIPE": settings["recipe"]}
     os.chdir(ROOT)
-    path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": bound[-1][0]}
     os.execve(sys.executable, [sys.executable, *command], {**path, **environ})
 
 
