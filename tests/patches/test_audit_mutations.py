@@ -4,7 +4,9 @@ Each test copies a real release, takes one thing out of the copy's source and au
 """
 
 import ast
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,17 @@ def test_the_list_of_required_attributes_is_what_shared_code_reads(version: str)
     assert required - NOT_NEEDED == REQUIRED[version]
 
 
+@contextlib.contextmanager
+def lacking(tree: Path, attribute: str) -> Iterator[Path]:
+    """The tree, whose AMD draft class is without an attribute for as long as this lasts."""
+    original = (tree / AMD_DSPARK).read_text(encoding="utf-8")
+    replace_file(tree, AMD_DSPARK, without_attribute(original, attribute))
+    try:
+        yield tree
+    finally:
+        replace_file(tree, AMD_DSPARK, original)
+
+
 @pytest.mark.parametrize(("version", "attribute"), REMOVABLE)
 def test_removing_a_required_attribute_is_a_crash(
     version: str,
@@ -161,12 +174,8 @@ def test_removing_a_required_attribute_is_a_crash(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without any one attribute that shared code requires the check of the AMD class fails."""
-    original = (copies[version] / AMD_DSPARK).read_text(encoding="utf-8")
-    replace_file(copies[version], AMD_DSPARK, without_attribute(original, attribute))
-    try:
-        code, gaps = audit(copies[version], capsys)
-    finally:
-        replace_file(copies[version], AMD_DSPARK, original)
+    with lacking(copies[version], attribute) as tree:
+        code, gaps = audit(tree, capsys)
     assert code == 1
     assert gaps[attribute]["severity"] in ("crash", "crash-conditional")
     assert gaps[attribute]["class_where"].startswith(AMD_DSPARK)
@@ -181,12 +190,8 @@ def test_removing_an_optional_attribute_is_a_missing_feature(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What shared code only asks for is reported when it goes missing, but not as a crash."""
-    original = (copies[version] / AMD_DSPARK).read_text(encoding="utf-8")
-    replace_file(copies[version], AMD_DSPARK, without_attribute(original, attribute))
-    try:
-        _, gaps = audit(copies[version], capsys)
-    finally:
-        replace_file(copies[version], AMD_DSPARK, original)
+    with lacking(copies[version], attribute) as tree:
+        _, gaps = audit(tree, capsys)
     assert gaps[attribute]["severity"] == "feature-missing"
 
 
