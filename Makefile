@@ -26,7 +26,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 # Tests are rewritten when they are imported, by each worker: kept bytecode is most of that.
-test: export PYTHONDONTWRITEBYTECODE =
+test test-containers prove: export PYTHONDONTWRITEBYTECODE =
 test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... for some
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $$WORKERS $$TESTS
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import requests
 
+from tests.conftest import LONGEST
 from tests.support.waiting import until
+
+HERE = Path(__file__).parent
 
 
 def test_nothing_that_is_not_there_yet_is_an_answer() -> None:
@@ -49,3 +53,8 @@ def test_a_failed_assertion_ends_the_wait() -> None:
 
     with pytest.raises(AssertionError, match="it ended with 1"):
         until(look)
+
+
+def test_the_files_that_are_waited_for_longest_are_there() -> None:
+    """They come first in a run; one that was renamed would come anywhere."""
+    assert [name for name in LONGEST if not (HERE / name).exists()] == []
