@@ -8,7 +8,8 @@ from typing import Literal
 from deploy.versions import is_at_least
 from patches import transaction
 from patches.errors import PatchesError
-from patches.series import Patch, Series, Target
+from patches.patch import Patch, Target
+from patches.series import Series
 from patches.transaction import Change, Step, digest
 from patches.tree import Tree, find, read_source
 from patches.unified import DiffError

@@ -7,7 +7,8 @@ from typing import Any
 
 from patches import apply, faults
 from patches.errors import PatchesError
-from patches.series import Patch, Series
+from patches.patch import Patch
+from patches.series import Series
 from patches.tree import find
 
 BUILT = Path(__file__).resolve().parent.parent / "provenance.json"

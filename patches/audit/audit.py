@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from patches.audit.dropped import DroppedOptions
-from patches.audit.gaps import Gap, GapFinder, Severity
+from patches.audit.gap import Gap, Severity
+from patches.audit.gaps import GapFinder
 from patches.audit.layouts import LayoutFinder
 from patches.audit.modules import ModuleIndex
 from patches.audit.parity import ParityFinder

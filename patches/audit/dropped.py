@@ -12,7 +12,7 @@ from functools import cached_property
 
 from patches.audit.backends import ENTRY, Backend, Backends, Step
 from patches.audit.calls import Function
-from patches.audit.gaps import Gap, Severity
+from patches.audit.gap import Gap, Severity
 from patches.audit.options import ExpertOptions, Option
 from patches.audit.registry import Entry, Registry
 from patches.audit.syntax import last_name, names_in

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from patches.audit.calls import Bodies, Function
-from patches.audit.gaps import Gap, Severity
+from patches.audit.gap import Gap, Severity
 from patches.audit.imports import PackageImports
 from patches.audit.kernels import Layout, accesses
 from patches.audit.launches import Access, Facts, Launches

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from patches.audit.classes import ClassModel
-from patches.audit.gaps import Gap, Severity
+from patches.audit.gap import Gap, Severity
 from patches.audit.registry import Entry, Registry
 
 _SHARED_CODE = (

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from patches.audit.audit import Report
-from patches.audit.gaps import Gap, Severity
+from patches.audit.gap import Gap, Severity
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULES = {

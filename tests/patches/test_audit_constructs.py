@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from patches.audit.audit import Scope, audit
-from patches.audit.gaps import Gap
+from patches.audit.gap import Gap
 from patches.audit.tree import open_tree
 from tests.support import audit_trees
 

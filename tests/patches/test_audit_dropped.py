@@ -8,7 +8,7 @@ import pytest
 
 from patches.audit.audit import Report, Scope, audit
 from patches.audit.cli import main
-from patches.audit.gaps import Gap, Severity
+from patches.audit.gap import Gap, Severity
 from patches.audit.tree import open_tree
 from tests.support import expert_trees, vllm_trees
 

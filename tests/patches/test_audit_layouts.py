@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from patches.audit.audit import Report, Scope, audit
-from patches.audit.gaps import Gap, Severity
+from patches.audit.gap import Gap, Severity
 from patches.audit.layouts import LayoutFinder, Place, SharedCache
 from patches.audit.modules import ModuleIndex
 from patches.audit.registry import Registry

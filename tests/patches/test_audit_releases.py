@@ -13,7 +13,7 @@ from deploy import recipe
 from patches import apply, series
 from patches.audit.audit import Report, Scope, audit
 from patches.audit.cli import main
-from patches.audit.gaps import Severity
+from patches.audit.gap import Severity
 from patches.audit.tree import open_tree
 from tests.support import vllm_trees
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from healthcheck import reasons
+from healthcheck import symptoms
 from patches import apply, faults, series
 from patches.errors import FaultsError
 from patches.faults import Fault
@@ -168,7 +168,7 @@ def test_the_health_service_tells_of_faults_what_the_table_tells() -> None:
     """Where its page names the patch of a fault, it names the release that is right, too."""
     told = {
         number[1]: known.sources
-        for known in reasons.FAULTS
+        for known in symptoms.FAULTS
         if (number := re.search(r"patch (\d{4})", known.mend))
     }
     table = {(fault.patch or "")[:4]: fault.right for fault in faults.load()}

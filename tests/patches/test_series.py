@@ -9,7 +9,7 @@ import pytest
 
 from patches import series
 from patches.errors import SeriesError
-from patches.series import Probe
+from patches.patch import Probe
 from tests.support.made_series import MadePatch, sha256, snapshot, write_series
 from tests.support.vllm_trees import tree
 
