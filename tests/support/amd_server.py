@@ -25,7 +25,8 @@ class AmdServer(RehearsalServer):
     """The AMD rehearsal's command with the checkpoint below `home`.
 
     `without` is the patch that the series lacks, `flags` go over the recipe's, and
-    `speculation=False` serves without the draft. The log is in `folder`.
+    `speculation=False` serves without the draft and with the same model runner, for which vLLM has
+    another where nothing is drafted. The log is in `folder`.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class AmdServer(RehearsalServer):
         self._flags = flags
 
     def _start(self) -> tuple[list[str], dict[str, str]]:
-        variables = self._prepared.over(self._environment())
+        variables = self._prepared.over(self._environment()) | {"VLLM_USE_V2_MODEL_RUNNER": "1"}
         flags = ["--port", str(self.port), *self._flags]
         made = plan.make(recipe.load().profile(AMD), flags, variables, self._speculation)
         return made.exec_argv(sys.executable), {**variables, **made.env}

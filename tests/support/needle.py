@@ -77,6 +77,11 @@ class Haystack:
         """The prompt that asks for the value of a key."""
         return [*self.tokens, key]
 
+    def follow(self, key: int, count: int) -> list[int]:
+        """So many values, each the key of the next."""
+        at = self.cycle.index(key) + 1
+        return [self.cycle[(at + n) % self.rows] for n in range(count)]
+
     def found(self, key: int, text: str) -> dict[int, bool]:
         """For each key asked for, by the prompt or by the answer itself, whether its value came."""
         told = [key, *(_TOKENS.get(word, -1) for word in text.split())]
