@@ -716,6 +716,78 @@ def test_the_rendered_arguments_start_the_real_service(tmp_path: Path) -> None:
             running.wait(PATIENCE_S)
 
 
+# --- the kubelet that is simulated here, and a real one -------------------------------------------
+
+RECORDS = sorted((ROOT / "tests/support/recorded_kubelets").glob("*/*.json"))
+# How long a server has been started when its drill begins. Real times are late: they are told in whole
+# seconds, and a status is on its way for two. An end is late by what the container takes for it besides.
+BEFORE_S, LATE_S, STOP_S = 100.0, 3.0, 30.0
+
+
+def played(told: dict[str, Any], stop_s: float) -> tuple[kubelet.Kubelet, int]:
+    """The simulated kubelet after a drill that a real one saw, same states at the same times, and how
+    many of its liveness probes failed since it began.
+
+    Its time 0 is BEFORE_S before the record's, and a container takes `stop_s` to end.
+    """
+
+    def pace(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def ask(probe: kubelet.Probe) -> bool:
+        nonlocal failures
+        at = now - BEFORE_S
+        state = ([State.READY] + [State(s) for since, s in told["states"] if since <= at])[-1]
+        passed = answers(verdict.SURFACES[state])
+        if at < told["ended"]:  # a process that once passed its gate stays started
+            passed["/startupz"] = 200
+        failures += probe.path == "/livez/engine" and passed[probe.path] != 200
+        return passed[probe.path] == 200
+
+    now, failures = 0.0, 0
+    spec = json.loads(json.dumps(pod(REHEARSAL)))
+    # on the server of the records a probe has no grace period of its own
+    del spec["containers"][0]["livenessProbe"]["terminationGracePeriodSeconds"]
+    node = kubelet.Kubelet(spec, ask, pace, stop_s=stop_s)
+    if "kubelet_restarted" in told:
+        node.run(told["kubelet_restarted"] + BEFORE_S)
+        node.begin_anew()
+        failures = 0  # as a kubelet's own counts
+    if not told["liveness_failures"]:
+        node.run(told["started"] + BEFORE_S - node.now)
+        node.crash("server")
+    node.run(told["ready"] + 60.0 + BEFORE_S - node.now)
+    return node, failures
+
+
+def test_drills_of_a_real_kubelet_were_recorded() -> None:
+    """Of each kind of restart one."""
+    assert {path.stem for path in RECORDS} == {"stall", "dead", "kubelet-restart"}
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_the_simulated_kubelet_does_what_a_real_one_did(path: Path) -> None:
+    """Unready, killed, restarted and ready again when the real one was, to one period of the probe
+    that decides: a real kubelet begins its periods at a moment of its own."""
+    told = json.loads(path.read_text())
+    period = {p.kind: p.period_s for p in kubelet.probes(pod(REHEARSAL)) if p.container == "server"}
+    node, failures = played(told, 0.0)
+    assert failures == told["liveness_failures"]
+    unready = node.when("server", "unready")[0] - BEFORE_S
+    assert unready == pytest.approx(told["unready"], abs=period["readiness"] + LATE_S)
+    killed = [at - BEFORE_S for at in node.when("server", "killed")]
+    assert len(killed) == (told["liveness_failures"] > 0)
+    for at in killed:
+        late = told["ended"] - at
+        assert -period["liveness"] - LATE_S <= late <= period["liveness"] + LATE_S + STOP_S
+        node, _ = played(told, told["started"] - at)  # begun when the real one was
+    assert node.restarts("server") == 1
+    ready = node.when("server", "ready")[-1] - BEFORE_S
+    slow = period["startup"] + period["readiness"] + LATE_S
+    assert node.pod_ready and ready == pytest.approx(told["ready"], abs=slow)
+
+
 # --- the kubelet and the verdict, together --------------------------------------------------------
 
 

@@ -119,8 +119,10 @@ def cluster(environ: Mapping[str, str] = os.environ) -> Iterator[Cluster]:
         found.run("create", "secret", "generic", "dspark", *literals)
         yield found
     finally:
-        # What still drains is not waited for.
-        found.attempt("delete", "deployments,pods", "--all", "--grace-period=1", within_s=CHANGE_S)
+        # What still drains is not waited for, and nobody makes a pod anew meanwhile.
+        makers = ("delete", "deployments,replicasets", "--all", "--cascade=orphan")
+        for words in (makers, ("delete", "pods", "--all", "--grace-period=1")):
+            found.attempt(*words, within_s=CHANGE_S)
         found.attempt("delete", "namespace", name, within_s=CHANGE_S)
 
 

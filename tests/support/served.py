@@ -117,7 +117,11 @@ class Served:
         """The status of the server's container, once it runs again."""
         return until(
             lambda: self.container(pod, "server"),
-            good=lambda c: c["restartCount"] > before and "running" in c["state"],
+            good=lambda c: (
+                c["restartCount"] > before
+                and "running" in c["state"]
+                and "terminated" in c["lastState"]
+            ),
             within_s=CHANGE_S,
             pause_s=1.0,
             why=self.told,
@@ -151,10 +155,11 @@ class Served:
         return self.cluster.python(pod, "health", "-c", script).stdout
 
     def signal_engine(self, pod: str, name: str) -> None:
-        """Send a signal to vLLM's engine."""
+        """Send a signal to vLLM's engine, a second later: a container that ends by it would take the
+        answer along."""
         shell = ("exec", pod, "--container=server", "--", "sh", "-c")
         (pid,) = until(lambda: self.cluster.run(*shell, _ENGINE).split())
-        self.cluster.run(*shell, f"kill -{name} {pid}")
+        self.cluster.run(*shell, f"(sleep 1; kill -{name} {pid}) > /dev/null 2>&1 &")
 
     def states(self, pod: str) -> list[tuple[float, str]]:
         """What the health service has become and when, seconds since 1970."""
@@ -162,12 +167,17 @@ class Served:
         found = re.findall(r"^(\S+) health: \w+ -> (\w+)", log, re.MULTILINE)
         return [(moment(at), state) for at, state in found]
 
-    def killings(self, pod: str) -> list[float]:
-        """When kubelet decided to end the server's container, seconds since 1970."""
-        chosen = f"--field-selector=involvedObject.name={pod},reason=Killing"
-        events = self.cluster.get("events", chosen)["items"]
-        mine = [e for e in events if e["involvedObject"].get("fieldPath", "").endswith("{server}")]
-        return sorted(moment(e["lastTimestamp"] or e["eventTime"]) for e in mine)
+    def failed_liveness(self, pod: str) -> int:
+        """How many liveness probes of the server its kubelet saw fail, since it began.
+
+        Of kubelet's own metrics: its events are no evidence, for it sends of one pod no more than 25
+        and then one in five minutes, and a server that is not ready for long has used them up.
+        """
+        node = self.cluster.get("pod", pod)["spec"]["nodeName"]
+        told = self.cluster.run("get", f"--raw=/api/v1/nodes/{node}/proxy/metrics/probes")
+        wanted = (f'pod="{pod}"', 'container="server"', 'probe_type="Liveness"', 'result="failed"')
+        lines = (line for line in told.splitlines() if all(word in line for word in wanted))
+        return sum(int(float(line.split()[-1])) for line in lines)
 
     def ask_without_end(self) -> Asking:
         """A pod that asks the Service until it is taken away."""
@@ -202,14 +212,12 @@ class Asking:
         return seen
 
     def until_more(self) -> dict[str, Any]:
-        """What there has been, once five more short answers and two more streams are whole."""
-        before = until(self.seen, pause_s=1.0)
+        """What there has been, once more of everything is whole: or more has failed, in vain."""
+        before = until(self.seen, within_s=CHANGE_S, pause_s=1.0)
 
         def more(now: dict[str, Any]) -> bool:
-            return bool(
-                now["failed"]
-                or (now["whole"] >= before["whole"] + 5 and now["streams"] >= before["streams"] + 2)
-            )
+            whole = now["whole"] >= before["whole"] + 5 and now["streams"] >= before["streams"] + 2
+            return whole or len(now["failed"]) > len(before["failed"])
 
         return until(self.seen, good=more, within_s=CHANGE_S, pause_s=1.0)
 
