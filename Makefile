@@ -10,6 +10,8 @@ WORKERS ?= -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 words = PYTHON PROFILE RELEASE FROM TO VERSION URL WORKERS TESTS BENCH MUTANTS
 $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
 export $(words)
+# Every start imports again, and a worker of the tests rewrites them all: kept bytecode saves most.
+export PYTHONDONTWRITEBYTECODE =
 # Set and empty it would hide from compose what `make up` wrote.
 ifeq ($(RELEASE),)
 unexport RELEASE
@@ -25,8 +27,6 @@ environment = "$$PYTHON" -m deploy environment
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
-# Tests are rewritten when they are imported, by each worker: kept bytecode is most of that.
-test test-containers prove: export PYTHONDONTWRITEBYTECODE =
 test: ## set up and run the tests, with real vLLM servers on the CPU; TESTS=... for some
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest $$WORKERS $$TESTS
 
