@@ -105,7 +105,8 @@ def test_it_has_every_module_and_data_file_of_the_product(wheel: Path) -> None:
     data |= {
         f"deploy/releases/{version}/{name}"
         for version in release.names()
-        for name in ("release.toml", "vocabulary.json")
+        for name in ("release.toml", "recipe.toml", "vocabulary.json")
+        if (release.FOLDER / version / name).exists()
     }
     assert data | {"patches/series", "patches/faults.toml"} <= names
 
