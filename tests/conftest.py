@@ -35,12 +35,14 @@ def _engine_for_those_marked(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("engine")
 
 
-# They take longest, and wait for most of it.
+# Longest first; the first of them wait for most of their time.
 LONGEST = (
     "healthcheck/test_real_engine.py",
     "lane/test_next_release.py",
     "rehearsal/test_server.py",
     "rehearsal/test_amd_server.py",
+    "patches/test_compiled.py",
+    "healthcheck/test_scenarios.py",
 )
 _HERE = Path(__file__).parent
 
@@ -49,8 +51,8 @@ _WORKER_GB = 3.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that drive a real vLLM come first, the longest before the others: the short ones fill
-    the gaps that they leave at the end of a run and while a server is waited for."""
+    """The longest files come first, then the others that drive a real vLLM: the short ones fill the
+    gaps that they leave at the end of a run and while a server is waited for."""
     order = {_HERE / name: place for place, name in enumerate(LONGEST)}
     real = {item.path for item in items if item.get_closest_marker("real")}
     items.sort(key=lambda item: order.get(item.path, len(order) + (item.path not in real)))
