@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.recipe import Health
-from healthcheck.service import settings
+from healthcheck.service import generate, settings
 from healthcheck.verdict import State
 from tests.support.scripted_server import (
     Engine,
@@ -36,6 +36,12 @@ DEAD, DRAINING = State.DEAD, State.DRAINING
 NAN_BODY = "Out of range float values are not JSON compliant"
 
 Play = Callable[[Simulation], None]
+
+
+@pytest.fixture(autouse=True)
+def _counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server generates it counts before it answers: no count comes later, in real time."""
+    monkeypatch.setattr(generate, "COUNTER_LAG_S", 0.0)
 
 
 @dataclass(frozen=True)
