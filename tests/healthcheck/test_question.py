@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from healthcheck.client.answers import Answer, Failure, FailureKind
-from healthcheck.judge import Outcome, question
+from healthcheck.judge import Finding, Outcome, question
 from healthcheck.judge.tasks import Task
 from healthcheck.verdict import State
 from tests.support.scripted_server import Reply, reckoned, scripted_server
@@ -101,6 +101,41 @@ def test_a_text_without_the_number_is_wrong(text: str) -> None:
 def test_what_is_no_answer_tells_nothing(answer: Answer | Failure) -> None:
     """No chat, no answer, no text, or a thought that ran out of its tokens."""
     assert outcome(answer) is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("answer", "finding"),
+    [
+        (
+            chat(content="so it is\n 1234", reasoning="river"),
+            Finding("question", GOOD, "", {"answer": 1234, "ends": "so it is 1234"}),
+        ),
+        (
+            chat(content=None, reasoning=f"{'x ' * 40}1234"),
+            Finding("question", GOOD, "", {"answer": 1234, "ends": "x " * 17 + "x 1234"}),
+        ),
+        (
+            chat(content="1235"),
+            Finding("question", BAD, "question.wrong", {"answer": 1234, "ends": "1235"}),
+        ),
+        (
+            chat(content=" ", reasoning="river"),
+            Finding("question", UNKNOWN, "question.untold", {"characters": 0, "of_thought": 5}),
+        ),
+        (
+            Answer(404, b"not  " + b"x" * 200),
+            Finding(
+                "question",
+                UNKNOWN,
+                "question.untold",
+                {"status": 404, "starts": "not " + "x" * 96},
+            ),
+        ),
+    ],
+)
+def test_a_reader_is_shown_what_was_judged(answer: Answer, finding: Finding) -> None:
+    """The number, how the text ends, what came instead: short, and on one line."""
+    assert question.judged(answer, TASK) == (finding,)
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 500, 501])
