@@ -83,7 +83,13 @@ def test_patched_finds_the_right_keys(arch: str, patched: Answers) -> None:
     found = patched[f"lengths {arch}"]
     assert found["kinds"] == [3, 1]
     assert min(mean(recall) for recall in found["recall"]) >= ENOUGH
-    assert found["as_written"] >= ENOUGH
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_patched_gathers_keys_as_they_were_written(arch: str, patched: Answers) -> None:
+    """The values themselves, in the format of each card; releases that are right without the series
+    halve them on gfx942, which changes no order."""
+    assert patched[f"lengths {arch}"]["as_written"] >= ENOUGH
 
 
 def test_unpatched_finds_the_right_keys_by_chance(pristine: Answers) -> None:
