@@ -738,7 +738,7 @@ def played(told: dict[str, Any], stop_s: float) -> tuple[kubelet.Kubelet, int]:
     def ask(probe: kubelet.Probe) -> bool:
         nonlocal failures
         at = now - BEFORE_S
-        state = ([State.READY] + [State(s) for since, s in told["states"] if since <= at])[-1]
+        state = ([State.READY] + [State(s) for since, s in states if since <= at])[-1]
         passed = answers(verdict.SURFACES[state])
         if at < told["ended"]:  # a process that once passed its gate stays started
             passed["/startupz"] = 200
@@ -746,6 +746,10 @@ def played(told: dict[str, Any], stop_s: float) -> tuple[kubelet.Kubelet, int]:
         return passed[probe.path] == 200
 
     now, failures = 0.0, 0
+    # what a stalled server does while it is being ended is no answer to liveness any more
+    ended, named = told["ended"], told["states"]
+    stalled = next((at for at, state in named if state == State.STALLED), ended)
+    states = [(at, state) for at, state in named if not stalled < at < ended]
     spec = json.loads(json.dumps(pod(REHEARSAL)))
     # on the server of the records a probe has no grace period of its own
     del spec["containers"][0]["livenessProbe"]["terminationGracePeriodSeconds"]

@@ -327,7 +327,7 @@ def down() -> None:
         _stop(name)
     mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for place in reversed(mounted):
-        if place.startswith((f"{FOLDER / 'kubelet'}/", f"{RUN}/")):
+        if f"{place}/".startswith((f"{FOLDER / 'kubelet'}/", f"{RUN}/")):
             subprocess.run(["umount", "--lazy", place], check=False)
     subprocess.run(["ip", "netns", "delete", NAMESPACE], capture_output=True, check=False)
     for group in Path("/sys/fs/cgroup").glob("*/kubepods"):
