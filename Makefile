@@ -76,7 +76,7 @@ test-containers: ## build the images and drill them on a Docker engine
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m docker $$TESTS
 
 test-kubernetes: ## drill the rehearsal on the cluster of KUBECONFIG, in a namespace of its own
-	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m kubernetes $$TESTS
+	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m kubernetes $${TESTS:-tests/kubernetes}
 
 prove: ## the long statistical proofs, and the audit over every release
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $$TESTS
