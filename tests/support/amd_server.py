@@ -18,7 +18,6 @@ from deploy.rehearsal.tree import publish_tree
 from tests.support.rehearsal_server import RehearsalServer
 
 READS_FLAT = "0004-rocm-v4-indexer-reads-flat.patch"
-NOISE_OF_ITS_OWN = "0002-dspark-draft-noise-of-its-own.patch"
 
 
 class AmdServer(RehearsalServer):
