@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -91,7 +92,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneNode]:
     programs.mkdir()
     stand_in = programs / "apptainer"
     stand_in.write_text(
-        f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable}"
+        f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)}"
         ' -m tests.support.apptainer_stand_in "$@"\n'
     )
     stand_in.chmod(0o755)
