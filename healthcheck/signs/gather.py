@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,8 +170,9 @@ class Gatherer:
         self._kills = kills
         self._ended = (*self._ended, replace(one, by_oom=by_oom))[-ENDED_KEPT:]
 
-    def look(self) -> Signs:
-        """What there is now."""
+    def look(self, held: Collection[int] = ()) -> Signs:
+        """What there is now. Of those `held` who are gone `end` tells: their holder can still ask
+        how they ended."""
         at = self._clock()
         family = self._family()
         seen: dict[int, tuple[psutil.Process, str, Stat]] = {}
@@ -180,8 +181,12 @@ class Gatherer:
             if line is not None:
                 seen[process.pid] = (process, self._name(process), line)
         for pid in [p for p in self._known if p not in seen or seen[p][2].state in ENDED]:
-            if pid != self._root.pid:  # whose end its parent tells
-                self.end(pid, seen[pid][2].exit_status if pid in seen else None)
+            if pid == self._root.pid:  # whose end its parent tells
+                continue
+            if pid in seen:
+                self.end(pid, seen[pid][2].exit_status)
+            elif pid not in held:
+                self.end(pid, None)
         compilers: dict[str, float] = {}
         rest = Stat(OTHERS, "S", 0.0, 0, 0, 0, 0)
         for pid, (process, name, line) in seen.items():

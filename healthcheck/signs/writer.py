@@ -83,7 +83,7 @@ class Writer:
                 self._take(handle)
 
     def _write(self) -> None:
-        signs = self._gatherer.look()
+        signs = self._gatherer.look(self._handles.values())
         self._kept.append(signs)
         with contextlib.suppress(OSError):
             write_whole(self._file, dump(signs), MODE)

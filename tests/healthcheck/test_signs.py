@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from healthcheck.signs import file, gather, memory
@@ -199,6 +200,21 @@ def test_a_killed_worker_is_told_with_its_signal(tmp_path: Path) -> None:
         assert "Worker" not in by_name(now(log))
     (one,) = now(log).ended
     assert (one.name, one.signal, one.by_oom) == ("Worker", "SIGKILL", False)
+
+
+def test_an_end_that_can_still_be_asked_about_is_not_told_without_its_signal(
+    tmp_path: Path,
+) -> None:
+    """Gone before a look, and its parent was told: whoever holds the process says how it ended."""
+    with server("exec -a VLLM::Worker sleep 600 &") as started:
+        gatherer = Gatherer(started.pid, time.monotonic, cgroup=tmp_path)
+        until(lambda: "Worker" in by_name(gatherer.look()))
+        pid = by_name(gatherer.look())["Worker"].pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(pid))
+        assert gatherer.look(held=[pid]).ended == ()
+        gatherer.end(pid, signal.SIGKILL)
+        assert [e.signal for e in gatherer.look().ended] == ["SIGKILL"]
 
 
 def now(log: Path) -> Signs:
