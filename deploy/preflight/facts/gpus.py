@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deploy.preflight.facts.reading import attempt, number, read_number, shown
+from deploy.preflight.facts.reading import attempt, number, read_number, read_word, shown
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host
 
@@ -187,11 +187,7 @@ def read_memory(host: Host, node: str) -> int | Unknown:
 
 def read_partition(host: Host, path: str) -> str | Unknown:
     """The compute partition mode, as SPX."""
-    text = attempt(path, lambda: host.read_text(path))
-    if isinstance(text, Unknown):
-        return text
-    text = text.strip()
-    return text if _PARTITION.fullmatch(text) else Unknown(f"{path}: holds {shown(text)}")
+    return read_word(host, path, _PARTITION)
 
 
 def read_visible(environ: Mapping[str, str]) -> int | Unknown | None:

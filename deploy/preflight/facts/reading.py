@@ -43,11 +43,16 @@ def read_number(host: Host, path: str) -> int | Unknown:
 
 def read_version(host: Host, path: str) -> str | Unknown:
     """A file that holds one version."""
+    return read_word(host, path, _VERSION)
+
+
+def read_word(host: Host, path: str, form: re.Pattern[str]) -> str | Unknown:
+    """A file that holds one word of this form."""
     text = attempt(path, lambda: host.read_text(path))
     if isinstance(text, Unknown):
         return text
     text = text.strip()
-    return text if _VERSION.fullmatch(text) else Unknown(f"{path}: holds {shown(text)}")
+    return text if form.fullmatch(text) else Unknown(f"{path}: holds {shown(text)}")
 
 
 def names_in(host: Host, folder: str) -> list[str]:
