@@ -8,7 +8,6 @@ what the target says there and no table. The draft knows the last word only.
 
 import math
 import random
-from array import array
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +17,9 @@ from pathlib import Path
 from deploy.rehearsal import deepseek_v4
 from deploy.rehearsal.models import HIDDEN, write_model
 from deploy.rehearsal.tokenizer import VOCABULARY, is_word
-from deploy.rehearsal.weights import Tensor, bits_of
+from deploy.rehearsal.weights import Tensor
 from tests.contract.cases import DRAFT, TARGET
+from tests.support.needle import matrix
 
 FACES = 7
 DICE = [token for token, text in enumerate(VOCABULARY) if is_word(text)][:FACES]
@@ -104,8 +104,9 @@ def _throws(likely: Iterable[float]) -> dict[tuple[int, int], float]:
 
 def _tensor(values: Mapping[tuple[int, int], float], rest: float, scale: float = 1.0) -> Tensor:
     """A row for each token: these values in the features of words, `rest` in the others of them."""
-    bits = array("H", [0]) * (len(VOCABULARY) * HIDDEN)
-    for token in range(len(VOCABULARY)):
-        for n in range(FACES):
-            bits[token * HIDDEN + n] = bits_of(scale * values.get((token, n), rest))
-    return Tensor((len(VOCABULARY), HIDDEN), bits)
+    kept = {
+        (token, n): scale * values.get((token, n), rest)
+        for token in range(len(VOCABULARY))
+        for n in range(FACES)
+    }
+    return matrix((len(VOCABULARY), HIDDEN), kept)

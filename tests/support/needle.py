@@ -116,8 +116,8 @@ def _words() -> Weights:
     head = {(token, at): 0.5 * value for token in _WORDS for at, value in _coded(token, _SAID)}
     shape = (len(VOCABULARY), HIDDEN)
     return {
-        "embed.weight": _tensor(shape, embedded | constant),
-        "head.weight": _tensor(shape, head),
+        "embed.weight": matrix(shape, embedded | constant),
+        "head.weight": matrix(shape, head),
     }
 
 
@@ -129,11 +129,11 @@ def _attention() -> Weights:
     said = {(_SAID[n], group * _CODE + n): 1.0 for group in range(_HEADS) for n in first}
     row = {(half[n], _OWN[n]): 1.0 for half in (first, second) for n in first}
     return {
-        f"{_C4}.wq_a.weight": _tensor((_CODE, HIDDEN), {(n, _OWN[n]): 1.0 for n in first}),
-        f"{_C4}.wq_b.weight": _tensor((_HEADS * _HEAD_DIM, _CODE), query),
+        f"{_C4}.wq_a.weight": matrix((_CODE, HIDDEN), {(n, _OWN[n]): 1.0 for n in first}),
+        f"{_C4}.wq_b.weight": matrix((_HEADS * _HEAD_DIM, _CODE), query),
         f"{_C4}.wkv.weight": zeros(_HEAD_DIM, HIDDEN),
-        f"{_C4}.wo_a.weight": _tensor((_HEADS * _CODE, _HEAD_DIM), out),
-        f"{_C4}.wo_b.weight": _tensor((HIDDEN, _HEADS * _CODE), said),
+        f"{_C4}.wo_a.weight": matrix((_HEADS * _CODE, _HEAD_DIM), out),
+        f"{_C4}.wo_b.weight": matrix((HIDDEN, _HEADS * _CODE), said),
         **_compressor(f"{_C4}.compressor", _HEAD_DIM, row, [*[0] * _CODE, *[1] * _CODE]),
     }
 
@@ -149,8 +149,8 @@ def _indexer() -> Weights:
     }
     weights = {(head, _ONE): 1.0 for head in range(_INDEX_HEADS)}
     return {
-        f"{_C4}.indexer.wq_b.weight": _tensor((_INDEX_HEADS * _INDEX_DIM, _CODE), query),
-        f"{_C4}.indexer.weights_proj.weight": _tensor((_INDEX_HEADS, HIDDEN), weights),
+        f"{_C4}.indexer.wq_b.weight": matrix((_INDEX_HEADS * _INDEX_DIM, _CODE), query),
+        f"{_C4}.indexer.weights_proj.weight": matrix((_INDEX_HEADS, HIDDEN), weights),
         **_compressor(f"{_C4}.indexer.compressor", _INDEX_DIM, key, [0] * _INDEX_DIM),
     }
 
@@ -168,9 +168,9 @@ def _compressor(
     }
     second_half = {(width + n, feature): value for (n, feature), value in row.items()}
     return {
-        f"{prefix}.wkv.weight": _tensor((2 * width, HIDDEN), second_half),
+        f"{prefix}.wkv.weight": matrix((2 * width, HIDDEN), second_half),
         f"{prefix}.wgate.weight": zeros(2 * width, HIDDEN),
-        f"{prefix}.ape": _tensor((ROW, 2 * width), scores),
+        f"{prefix}.ape": matrix((ROW, 2 * width), scores),
     }
 
 
@@ -184,8 +184,8 @@ def _markov(learnt: Mapping[int, int]) -> Weights:
     }
     shape = (len(VOCABULARY), HIDDEN)
     return {
-        "mtp.0.markov_head.markov_w1.weight": _tensor(shape, before),
-        "mtp.0.markov_head.markov_w2.weight": _tensor(shape, after),
+        "mtp.0.markov_head.markov_w1.weight": matrix(shape, before),
+        "mtp.0.markov_head.markov_w2.weight": matrix(shape, after),
     }
 
 
@@ -199,7 +199,7 @@ def _signs(name: str, count: int) -> list[float]:
     return [1.0 if drawn >> n & 1 else -1.0 for n in range(count)]
 
 
-def _tensor(shape: tuple[int, int], values: Mapping[tuple[int, int], float]) -> Tensor:
+def matrix(shape: tuple[int, int], values: Mapping[tuple[int, int], float]) -> Tensor:
     """A matrix of zeros but for these values, by row and column."""
     bits = array("H", [0]) * (shape[0] * shape[1])
     for (row, column), value in values.items():
