@@ -25,7 +25,7 @@ from deploy.rehearsal.environment import FAULTS
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check, Report
 from patches import series
-from tests.support import audit_trees, documents, recorded_hosts, slurm, told_commands, tools
+from tests.support import audit_trees, documents, slurm, told_commands, tools
 from tests.support.documents import GENERATED, GUIDES, ROOT, Block, Command, Span
 from tests.support.told_commands import OTHERS, PROGRAMS, Wrong
 from tests.support.vllm_trees import slim_copy
@@ -562,15 +562,13 @@ FILLED: dict[str, Callable[[Path], Path]] = {
 
 
 def test_preflight_as_told(tmp_path: Path) -> None:
-    """What `make preflight` runs looks at a healthy host and at this one, and sums up its findings."""
+    """What `make preflight` runs looks at this host, and sums up its findings."""
     assert any(" ".join(c.words) == "make preflight PROFILE=mi355x" for c in told())
     ((module, arguments),) = told_commands._dry(["preflight", "PROFILE=mi355x"])
-    tree = recorded_hosts.gpu_host(tmp_path, "mi355x").done()
-    for words, codes in (((), (0, 1)), (("--tree", str(tree)), (0,))):
-        done = _run(["python3", "-m", module, *arguments, *words], tmp_path)
-        assert done.returncode in codes, done.stderr
-        assert re.match(r"(fail|warn|unknown|ok) +[\w.]+: ", done.stdout)
-        assert re.match(r"preflight of mi355x: \d+ fail, ", done.stdout.splitlines()[-1])
+    done = _run(["python3", "-m", module, *arguments], tmp_path)
+    assert done.returncode in (0, 1), done.stderr
+    assert re.match(r"(fail|warn|unknown|ok) +[\w.]+: ", done.stdout)
+    assert re.match(r"preflight of mi355x: \d+ fail, ", done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("module", told_commands.OWN)

@@ -21,7 +21,6 @@ from deploy.preflight import checks, facts, start
 from deploy.preflight.caches import cache_folders, note_caches
 from deploy.preflight.findings import LEVELS, Finding
 from deploy.preflight.host import Host, LocalHost
-from deploy.preflight.recorded import RecordedHost
 from deploy.recipe import Profile, Recipe, RecipeError, switches
 
 FORMS = ("text", "json")
@@ -50,12 +49,12 @@ class Report:
         return int(any(f.level == "fail" for f in self.findings))
 
 
-def main(argv: list[str]) -> int:
-    """Run the checks and print them; returns the exit code."""
+def main(argv: list[str], host: Host | None = None) -> int:
+    """Run the checks on a machine, this one without another, and print them; the exit code."""
+    host = host or LocalHost()
     try:
         args = _parser().parse_args(argv)
         loaded = recipe.load(args.recipe)
-        host: Host = RecordedHost(args.tree) if args.tree else LocalHost()
         name = args.profile or host.environ.get("DSPARK_PROFILE")
         profile = loaded.profile(name) if name else None
         speculates = switches.speculation(host.environ) and not args.no_speculation
@@ -67,7 +66,7 @@ def main(argv: list[str]) -> int:
         return 2
     report = inspect(host, loaded, profile, args.extra, speculates, graphs)
     print(render(report, args.format))
-    if args.note_caches and report.exit_code == 0 and report.profile and not args.tree:
+    if args.note_caches and report.exit_code == 0 and report.profile:
         return leave_notes(host, loaded.profile(report.profile))
     return report.exit_code
 
@@ -151,7 +150,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="if nothing fails, write into empty caches the release and architecture they are for",
     )
-    parser.add_argument("--tree", type=Path, help="look at a recorded machine in this folder")
     parser.add_argument("extra", nargs="*", metavar="FLAG", help="extra server flags, after --")
     return parser
 

@@ -1,4 +1,4 @@
-"""The one way from preflight to a machine: the machine itself, or a recorded tree of one."""
+"""The one way from preflight to a machine."""
 
 from __future__ import annotations
 

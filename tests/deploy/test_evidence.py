@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy import recipe
-from deploy.preflight.recorded import RecordedHost
 from deploy.validation import evidence
 from deploy.validation.evidence import Target, Tester, redaction
 from deploy.validation.parts import EvidenceError
 from deploy.validation.row import HEADER
-from tests.support.recorded_hosts import broken, gpu_host
+from tests.support.recorded_hosts import RecordedHost, broken, gpu_host
 from tests.support.scripted_server import ScriptedServer, scripted_server
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,8 @@ from deploy import plan, recipe
 from deploy.plan.memory import GIB, Memory
 from deploy.preflight import cli
 from deploy.preflight.findings import Finding
-from deploy.preflight.recorded import RecordedHost
 from tests.support import recorded_hosts
+from tests.support.recorded_hosts import RecordedHost
 
 LOADED = recipe.load()
 AMD = [p.name for p in LOADED.profiles.values() if p.gpu]

@@ -11,8 +11,8 @@ from deploy import recipe
 from deploy.preflight import cli
 from deploy.preflight.facts.gpus import arch_name, read_visible
 from deploy.preflight.findings import Unknown
-from deploy.preflight.recorded import RecordedHost
 from tests.support import recorded_hosts
+from tests.support.recorded_hosts import RecordedHost
 
 LOADED = recipe.load()
 NODE = "sys/class/kfd/kfd/topology/nodes/1"

@@ -13,10 +13,9 @@ from deploy import recipe
 from deploy.preflight import cli, facts
 from deploy.preflight.findings import Finding
 from deploy.preflight.host import LocalHost
-from deploy.preflight.recorded import RecordedHost
 from deploy.recipe import switches
 from tests.support import recorded_hosts
-from tests.support.recorded_hosts import CARDS, GIB, NOW, RENDER_GID, Tree
+from tests.support.recorded_hosts import CARDS, GIB, NOW, RENDER_GID, RecordedHost, Tree
 
 NODE_1 = "/sys/class/kfd/kfd/topology/nodes/1"
 DRM_1 = "/sys/class/drm/renderD128/device"

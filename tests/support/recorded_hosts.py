@@ -1,4 +1,4 @@
-"""Recorded trees of machines, for preflight.
+"""Machines written down, for preflight: a folder of their files, with notes of what files cannot hold.
 
 They are CONSTRUCTED, not recorded on hardware ("unverified"): no MI-series host was at hand. Their
 formats are the kernel's and proc(5)'s documented ones: KFD topology nodes (`name number` lines;
@@ -9,14 +9,18 @@ simd_count 1024, simd_per_cu 4, num_xcc 8, device_id 30112, a bank of 3092208680
 MI355X (299544576 of 308902100992 bytes of VRAM), the rest from AMD's data sheets.
 """
 
+import errno
 import json
+import os
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploy import recipe
+from deploy.preflight.host import TEXT_LIMIT, Disk, FileStat, SmiGpu, Told
 
 GIB = 1 << 30
 NOW = 1_790_000_000.0
@@ -49,6 +53,124 @@ CARDS = {
     "mi325x": Card(90402, 0x74A5, 304, 8, 256 * GIB - (16 << 20)),
     "mi355x": Card(90500, 0x75A3, 256, 8, 308_902_100_992),
 }
+
+
+class RecordedHost:
+    """A machine written down: files below `tree`, and `host.json` for what files cannot hold.
+
+    The keys of host.json, all optional: `environ`, `hostname`, `pid_namespace`, `now`; `locked`
+    files, which another process holds; `stat` of a path (`mode`,
+    `uid`, `gid`, `size`, `mtime`); `errors` (path to errno name, for open, read and list);
+    `read_only` folders; `disks` (mount point to `total` and `free` bytes); `busy_ports`;
+    `packages` (name to folder); `gpu_library` (list of `name`, `vram_total`, `vram_used`);
+    `amdgpuhealth` (query to `code` and `text`); `later` (path to the text that a file has after a
+    pause).
+    """
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        notes = tree / "host.json"
+        self._is_later = False
+        self.notes: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The recorded environment."""
+        return dict(self.notes.get("environ", {}))
+
+    def read_text(self, path: str) -> str:
+        """Read a recorded file."""
+        return self.read_start(path, TEXT_LIMIT).decode("utf-8", "replace")
+
+    def read_start(self, path: str, count: int) -> bytes:
+        """Read the first bytes of a recorded file, or of what was noted for later."""
+        noted = self.notes.get("later", {}).get(path) if self._is_later else None
+        if noted is not None:
+            return str(noted).encode()[:count]
+        with self._at(path).open("rb") as file:
+            return file.read(count)
+
+    def list_dir(self, path: str) -> list[str]:
+        """List a recorded folder."""
+        return sorted(entry.name for entry in self._at(path).iterdir())
+
+    def stat(self, path: str) -> FileStat:
+        """What was noted of a path, over what its file in the tree says."""
+        seen = self._at(path, opening=False).stat()
+        noted = self.notes.get("stat", {}).get(path, {})
+        return FileStat(
+            noted.get("mode", seen.st_mode),
+            noted.get("uid", 0),
+            noted.get("gid", 0),
+            noted.get("size", seen.st_size),
+            noted.get("mtime", seen.st_mtime),
+        )
+
+    def open_rw(self, path: str) -> None:
+        """Raises the recorded error, or that of a missing file."""
+        self._at(path).stat()
+
+    def may_write(self, path: str) -> bool:
+        """Whether the folder is not among the read-only ones."""
+        return path not in self.notes.get("read_only", [])
+
+    def disk(self, path: str) -> Disk:
+        """The recorded mount that is nearest above the path."""
+        disks: dict[str, dict[str, int]] = self.notes.get("disks", {})
+        above = [m for m in disks if path == m or path.startswith(m.rstrip("/") + "/")]
+        if not above:
+            raise FileNotFoundError(errno.ENOENT, "no disk was recorded", path)
+        found = disks[max(above, key=len)]
+        return Disk(found["total"], found["free"])
+
+    def port_free(self, address: str, port: int) -> bool:
+        """Whether the port was not noted as busy."""
+        return port not in self.notes.get("busy_ports", [])
+
+    def package_dir(self, name: str) -> str | None:
+        """The noted folder of a package."""
+        found = self.notes.get("packages", {}).get(name)
+        return str(found) if found else None
+
+    def gpu_library(self) -> tuple[SmiGpu, ...] | None:
+        """What amdsmi was noted to say."""
+        noted = self.notes.get("gpu_library")
+        return None if noted is None else tuple(SmiGpu(**gpu) for gpu in noted)
+
+    def pid_namespace(self) -> str:
+        """The recorded namespace."""
+        if "pid_namespace" not in self.notes:
+            raise FileNotFoundError(errno.ENOENT, "no namespace was recorded")
+        return str(self.notes["pid_namespace"])
+
+    def is_locked(self, path: str) -> bool:
+        """Whether the file is noted as locked."""
+        self._at(path).stat()
+        return path in self.notes.get("locked", [])
+
+    def amdgpuhealth(self, query: str) -> Told | None:
+        """What AMD's tool was noted to say."""
+        noted = self.notes.get("amdgpuhealth", {}).get(query)
+        return None if noted is None else Told(noted["code"], noted["text"])
+
+    def hostname(self) -> str:
+        """The recorded name."""
+        return str(self.notes.get("hostname", "recorded"))
+
+    def now(self) -> float:
+        """The time of the recording; without one, now."""
+        return float(self.notes.get("now", time.time()))
+
+    def pause(self, seconds: float) -> None:
+        """It is later from now on."""
+        self._is_later = True
+
+    def _at(self, path: str, opening: bool = True) -> Path:
+        noted = self.notes.get("errors", {}).get(path)
+        if opening and noted:
+            code = getattr(errno, noted)
+            raise OSError(code, os.strerror(code), path)
+        return self.tree / path.lstrip("/")
 
 
 @dataclass
