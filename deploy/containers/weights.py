@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import LocalHost
+from deploy.preflight.host import Host
 from deploy.preflight.weights import read_weights
 from deploy.recipe import Profile
 
@@ -52,7 +52,7 @@ def fetch(profile: Profile, environ: Mapping[str, str]) -> Path:
 
 def verify(profile: Profile, environ: Mapping[str, str]) -> Path:
     """Judge every file of the snapshot; returns its folder. Raises WeightsError."""
-    found = read_weights(LocalHost(environ), profile.model, {})
+    found = read_weights(Host(environ), profile.model, {})
     if isinstance(found, Unknown):
         raise WeightsError(found.reason)
     if found.folder is None:

@@ -20,7 +20,7 @@ from deploy.plan.memory import Memory
 from deploy.preflight import checks, facts, start
 from deploy.preflight.caches import cache_folders, note_caches
 from deploy.preflight.findings import LEVELS, Finding
-from deploy.preflight.host import Host, LocalHost
+from deploy.preflight.host import Host
 from deploy.recipe import Profile, Recipe, RecipeError, switches
 
 FORMS = ("text", "json")
@@ -51,7 +51,7 @@ class Report:
 
 def main(argv: list[str], host: Host | None = None) -> int:
     """Run the checks on a machine, this one without another, and print them; the exit code."""
-    host = host or LocalHost()
+    host = host or Host()
     try:
         args = _parser().parse_args(argv)
         loaded = recipe.load(args.recipe)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from deploy.addresses import to_bind
 
@@ -67,106 +67,51 @@ class Told:
     text: str
 
 
-class Host(Protocol):
-    """A machine that can be asked. Paths are absolute. Every method may raise OSError."""
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The environment that the server would start in."""
-
-    def read_text(self, path: str) -> str:
-        """A small file; bytes that are not UTF-8 are replaced."""
-
-    def read_start(self, path: str, count: int) -> bytes:
-        """At most the first `count` bytes of a file."""
-
-    def list_dir(self, path: str) -> list[str]:
-        """Sorted names in a folder."""
-
-    def stat(self, path: str) -> FileStat:
-        """Owner, size and times, of the target where the path is a link."""
-
-    def open_rw(self, path: str) -> None:
-        """Open for reading and writing, and close; writes nothing."""
-
-    def may_write(self, path: str) -> bool:
-        """Whether this process could make a file in a folder that exists."""
-
-    def disk(self, path: str) -> Disk:
-        """The file system that holds a path which exists."""
-
-    def port_free(self, address: str, port: int) -> bool:
-        """Whether a TCP server could listen there now."""
-
-    def package_dir(self, name: str) -> str | None:
-        """The folder of an importable Python package, which is not imported."""
-
-    def gpu_library(self) -> tuple[SmiGpu, ...] | None:
-        """What amdsmi says, None where it is not installed or does not answer."""
-
-    def amdgpuhealth(self, query: str) -> Told | None:
-        """What AMD's tool of that name says to a query, None where it is not on PATH."""
-
-    def hostname(self) -> str:
-        """The name other hosts and lock files know this one by."""
-
-    def pid_namespace(self) -> str:
-        """The PID namespace of this process, as the kernel names it."""
-
-    def is_locked(self, path: str) -> bool:
-        """Whether another process holds a file locked with flock."""
-
-    def now(self) -> float:
-        """Seconds since 1970."""
-
-    def pause(self, seconds: float) -> None:
-        """Let time pass, for what is read twice."""
-
-
-class LocalHost:
-    """The machine, or container, that this process runs in."""
+class Host:
+    """The machine, or container, that this process runs in. Paths are absolute; every method may
+    raise OSError."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = dict(os.environ if environ is None else environ)
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """This process's environment."""
+        """The environment that the server would start in."""
         return self._environ
 
     def read_text(self, path: str) -> str:
-        """Read a file to TEXT_LIMIT bytes."""
+        """The first TEXT_LIMIT bytes of a file; what is not UTF-8 is replaced."""
         return self.read_start(path, TEXT_LIMIT).decode("utf-8", "replace")
 
     def read_start(self, path: str, count: int) -> bytes:
-        """Read the first bytes of a file."""
+        """At most the first `count` bytes of a file."""
         with Path(path).open("rb") as file:
             return file.read(count)
 
     def list_dir(self, path: str) -> list[str]:
-        """List a folder."""
+        """Sorted names in a folder."""
         return sorted(entry.name for entry in Path(path).iterdir())
 
     def stat(self, path: str) -> FileStat:
-        """Stat a path."""
+        """Owner, size and times, of the target where the path is a link."""
         seen = Path(path).stat()
         return FileStat(seen.st_mode, seen.st_uid, seen.st_gid, seen.st_size, seen.st_mtime)
 
     def open_rw(self, path: str) -> None:
-        """Open as the ROCm runtime opens /dev/kfd."""
+        """Open as the ROCm runtime opens /dev/kfd, and close; writes nothing."""
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def may_write(self, path: str) -> bool:
-        """Ask the kernel, which also knows read-only mounts."""
+        """Whether this process could make a file in a folder that exists."""
         return os.access(path, os.W_OK | os.X_OK)
 
     def disk(self, path: str) -> Disk:
-        """Ask statvfs."""
+        """The file system that holds a path which exists."""
         seen = os.statvfs(path)
         return Disk(seen.f_frsize * seen.f_blocks, seen.f_frsize * seen.f_bavail)
 
     def port_free(self, address: str, port: int) -> bool:
-        """Bind, as the server will, and let go."""
+        """Whether a TCP server could listen there now: binds as the server will, and lets go."""
         address = to_bind(address)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as server:
@@ -182,7 +127,7 @@ class LocalHost:
         return True
 
     def package_dir(self, name: str) -> str | None:
-        """Ask the import system where a package is."""
+        """The folder of an importable Python package, which is not imported."""
         try:
             spec = importlib.util.find_spec(name)
         except (ImportError, ValueError):
@@ -191,7 +136,7 @@ class LocalHost:
         return places[0] if places else None
 
     def gpu_library(self) -> tuple[SmiGpu, ...] | None:
-        """Ask amdsmi; the driver's files tell all that is needed where it fails."""
+        """What amdsmi says, None where it is not installed or fails; files tell the rest."""
         try:
             import amdsmi  # type: ignore[import-not-found,unused-ignore]
         except (ImportError, OSError, KeyError):  # its import loads librocm_smi and reads ROCM_PATH
@@ -208,7 +153,7 @@ class LocalHost:
             amdsmi.amdsmi_shut_down()
 
     def amdgpuhealth(self, query: str, seconds: float = TOOL_S) -> Told | None:
-        """Run it, for so many seconds at most."""
+        """What AMD's tool of that name says in so many seconds, None where it is not on PATH."""
         program = shutil.which("amdgpuhealth", path=self._environ.get("PATH", os.defpath))
         if program is None:
             return None
@@ -228,15 +173,15 @@ class LocalHost:
         return Told(ended.returncode, (ended.stdout or ended.stderr).decode("utf-8", "replace"))
 
     def hostname(self) -> str:
-        """The kernel's name."""
+        """The name other hosts and lock files know this one by."""
         return socket.gethostname()
 
     def pid_namespace(self) -> str:
-        """Ask the kernel."""
+        """The PID namespace of this process, as the kernel names it."""
         return str(Path("/proc/self/ns/pid").readlink())
 
     def is_locked(self, path: str) -> bool:
-        """Share the lock, which nobody can whose owner holds it, and let go."""
+        """Whether another process holds a file locked with flock, so that none can share it."""
         with Path(path).open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -245,11 +190,11 @@ class LocalHost:
         return False
 
     def now(self) -> float:
-        """The wall clock, which file times are in."""
+        """Seconds since 1970, which file times are in."""
         return time.time()
 
     def pause(self, seconds: float) -> None:
-        """Sleep."""
+        """Let time pass, for what is read twice."""
         time.sleep(seconds)
 
 

@@ -27,7 +27,7 @@ from deploy.environment import SetupError
 from deploy.files import SecretError, read_secret, why_not_writable, write_whole
 from deploy.preflight import checks, facts
 from deploy.preflight import cli as preflight
-from deploy.preflight.host import Host, LocalHost
+from deploy.preflight.host import Host
 from deploy.recipe import Profile, Recipe, RecipeError
 from deploy.redaction import Redaction
 from deploy.validation.accuracy import WAIT_S
@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None, test: Tester = run_test) -> int:
     """Gather, write, and print the row."""
     try:
         args = _parser().parse_args(argv)
-        host = LocalHost()
+        host = Host()
         loaded = recipe.load()
         target = _target(args, host, loaded)
         blocked = why_not_writable(args.out)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import platform
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deploy.preflight import cli as preflight
 from deploy.preflight import facts
+from deploy.preflight.facts.reading import read_word
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import Host, LocalHost
+from deploy.preflight.host import Host
 from deploy.recipe import Profile
 
 GOOD, BAD, UNKNOWN, NOT_APPLICABLE = "good", "bad", "unknown", "not applicable"
 OUTCOMES = (GOOD, BAD, UNKNOWN)  # by exit code
+RELEASE = re.compile(r"[\w.+~-]{1,64}")  # of a kernel
 # What preflight finds of a machine whose server runs already says nothing against it.
 WHILE_SERVING = ("gpu.vram", "net.serve_port", "net.health_port")
 
@@ -48,7 +50,7 @@ def machine_part(host: Host) -> dict[str, Any]:
         "gpus": cards,
         "driver": _known(machine.driver),
         "rocm": _known(machine.rocm),
-        "kernel": platform.release() if isinstance(host, LocalHost) else None,
+        "kernel": _known(read_word(host, "/proc/sys/kernel/osrelease", RELEASE)),
     }
 
 

@@ -3,6 +3,5 @@
 from healthcheck.explain.cli import main
 from healthcheck.explain.explainer import Explainer, explain_stream
 from healthcheck.explain.findings import Explanation, Finding, Verdict
-from healthcheck.explain.following import follow
 
-__all__ = ["Explainer", "Explanation", "Finding", "Verdict", "explain_stream", "follow", "main"]
+__all__ = ["Explainer", "Explanation", "Finding", "Verdict", "explain_stream", "main"]

@@ -1,4 +1,4 @@
-"""The command line: explain a log that is there, or follow one that grows."""
+"""The command line: explain a log that is there."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import contextlib
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from healthcheck.explain.encodings import UnreadableLogError
 from healthcheck.explain.explainer import Explainer, explain_stream
-from healthcheck.explain.findings import Explanation, Verdict
-from healthcheck.explain.following import follow
+from healthcheck.explain.findings import Explanation
 from healthcheck.explain.signatures import SignatureError
 from healthcheck.explain.text import render
 from healthcheck.flights import beside as flights
@@ -22,37 +20,12 @@ from healthcheck.flights import beside as flights
 GOOD, BAD, UNREADABLE = 0, 1, 2  # exit codes of the command
 
 
-class Settled:
-    """Stops following once the log has told how the start ended and has gone quiet."""
-
-    def __init__(self, explainer: Explainer) -> None:
-        self._explainer = explainer
-        self._pause = threading.Event()
-        self._lines = -1
-        self._settled = False
-
-    def is_set(self) -> bool:
-        """Whether the verdict will not change by itself."""
-        return self._settled
-
-    def wait(self, timeout: float) -> bool:
-        """Wait for `timeout` seconds, then look."""
-        self._pause.wait(timeout)
-        found = self._explainer.result()
-        quiet, self._lines = found.lines == self._lines, found.lines
-        over = found.verdict is Verdict.STARTED or bool(found.cause or found.wrappers)
-        self._settled = quiet and over
-        return self._settled
-
-
-def _explain(name: str, following: bool) -> Explanation:
+def _explain(name: str) -> Explanation:
     explainer = Explainer()
     # Whoever interrupts wants to know what was seen until then.
     with contextlib.suppress(KeyboardInterrupt):
         if name == "-":
             explain_stream(sys.stdin.buffer, explainer)
-        elif following:
-            follow(Path(name), explainer, Settled(explainer))
         else:
             with Path(name).open("rb") as stream:
                 explain_stream(stream, explainer)
@@ -85,12 +58,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("log", metavar="LOGFILE", help="the server's log, or - for standard input")
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument(
-        "--follow", action="store_true", help="wait until the log shows how the start ended"
-    )
     options = parser.parse_args(argv)
     try:
-        explanation = _explain(options.log, options.follow)
+        explanation = _explain(options.log)
     except OSError as e:
         reason = e.strerror or type(e).__name__
         print(

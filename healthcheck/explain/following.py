@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from deploy.files import open_regular
 from healthcheck.explain.blocks import BLOCK_BYTES, LONGEST_HEAD, Blocks
@@ -22,47 +21,6 @@ if TYPE_CHECKING:
 SEARCH_BYTES = 256 * 1024 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
 _STEP_BYTES = 1024 * 1024
-
-
-class Stop(Protocol):
-    """When to stop following; threading.Event is one."""
-
-    def is_set(self) -> bool:
-        """Whether to stop."""
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until it is set, at most `timeout` seconds; returns whether it is set."""
-
-
-def follow(
-    path: Path,
-    explainer: Explainer,
-    stop: Stop,
-    clock: Callable[[], float] = time.monotonic,
-    poll_s: float = 0.5,
-) -> None:
-    """Feed `explainer` with what `path` holds and will hold, until `stop` is set.
-
-    The file may not exist yet, may be cut to nothing and may be replaced by rotation: what the old
-    one still held is read first. Silence is told to the explainer by `clock` (monotonic seconds).
-    Returns after one last look once `stop` is set. Raises OSError if the file is there and cannot
-    be read.
-    """
-    tail = Tail(path, explainer)
-    last_news = clock()
-    try:
-        while True:
-            stopping = stop.is_set()
-            if tail.read():
-                last_news = clock()
-            else:
-                explainer.silence(clock() - last_news)
-            if stopping:
-                tail.finish_line()
-                return
-            stop.wait(poll_s)
-    finally:
-        tail.close()
 
 
 class Tail:

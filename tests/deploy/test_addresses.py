@@ -13,7 +13,7 @@ import pytest
 
 from deploy import recipe
 from deploy.addresses import EVERYWHERE, to_bind
-from deploy.preflight.host import LocalHost
+from deploy.preflight.host import Host
 from healthcheck.service import app as service
 from healthcheck.service.settings import SettingsError
 
@@ -80,7 +80,7 @@ def test_a_port_that_one_family_holds_is_in_use(address: str) -> None:
     """Service and preflight see it, as the server would."""
     with service.listen(address, 0) as taken:
         port = taken.getsockname()[1]
-        assert LocalHost().port_free(EVERYWHERE, port) is False
+        assert Host().port_free(EVERYWHERE, port) is False
         with pytest.raises(SettingsError, match="in use"):
             service.listen(EVERYWHERE, port)
 

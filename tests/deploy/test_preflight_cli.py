@@ -15,7 +15,7 @@ from deploy.preflight.caches import NOTE
 from deploy.preflight.facts.limits import Process, read_device, read_port, read_process
 from deploy.preflight.facts.locks import process_start
 from deploy.preflight.findings import Unknown
-from deploy.preflight.host import LocalHost, Told
+from deploy.preflight.host import Host, Told
 from tests.support import recorded_hosts
 from tests.support.recorded_hosts import RecordedHost
 
@@ -120,7 +120,7 @@ def test_this_machine_is_judged_without_a_traceback() -> None:
 
 def test_a_port_that_somebody_listens_on_is_taken(tmp_path: Path) -> None:
     """A real listener on a real port; a closed one is free again; 65536 is no port."""
-    host = LocalHost()
+    host = Host()
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
         assert read_port(host, "serve", "127.0.0.1", number).free is False
@@ -131,7 +131,7 @@ def test_a_port_that_somebody_listens_on_is_taken(tmp_path: Path) -> None:
 
 def test_the_local_host_tells_what_the_kernel_tells(tmp_path: Path) -> None:
     """Groups, limits, disk and devices of this very process."""
-    host = LocalHost()
+    host = Host()
     seen = read_process(host)
     assert isinstance(seen, Process)
     assert seen.uid == os.geteuid()
@@ -148,9 +148,9 @@ def test_the_local_host_tells_what_the_kernel_tells(tmp_path: Path) -> None:
 def test_a_folder_without_permission_may_not_be_written(tmp_path: Path) -> None:
     """The kernel's answer, not the mode bits alone."""
     tmp_path.chmod(0o500)
-    assert not LocalHost().may_write(str(tmp_path))
+    assert not Host().may_write(str(tmp_path))
     tmp_path.chmod(0o700)
-    assert LocalHost().may_write(str(tmp_path))
+    assert Host().may_write(str(tmp_path))
 
 
 LIBRARY = """
@@ -173,8 +173,8 @@ def test_amdsmi_is_asked_where_it_is_installed(tmp_path: Path, init: str, expect
     """Its MiB become bytes; a library without a driver under it is as good as none."""
     (tmp_path / "amdsmi.py").write_text(LIBRARY.format(init=init))
     code = (
-        "from deploy.preflight.host import LocalHost\n"
-        "found = LocalHost().gpu_library()\n"
+        "from deploy.preflight.host import Host\n"
+        "found = Host().gpu_library()\n"
         "print(found and [(g.name, g.vram_total, g.vram_used) for g in found])"
     )
     ended = subprocess.run(
@@ -200,7 +200,7 @@ def test_amds_tool_is_run_where_it_is_on_path(
 ) -> None:
     """A stand-in of its name: arguments, code and output pass, one that hangs is left."""
     tool = tmp_path / "amdgpuhealth"
-    host = LocalHost({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    host = Host({"PATH": f"{tmp_path}:/usr/bin:/bin"})
     query = "query counter-metric x -m"
     assert host.amdgpuhealth(query) is None
     tool.write_text("not a program")
@@ -233,6 +233,6 @@ def test_empty_caches_are_noted_and_filled_ones_left_alone(tmp_path: Path) -> No
     assert note == {"vllm": recipe.load().vllm.version, "arch": "cpu"}
     assert not (tmp_path / "triton" / NOTE).exists()
     loaded = recipe.load()
-    host = LocalHost({**environ})
+    host = Host({**environ})
     report = cli.inspect(host, loaded, loaded.profile("mi300x"))
     assert {f.check: f.level for f in report.findings}["cache.triton"] == "unknown"

@@ -12,7 +12,7 @@ import pytest
 from deploy import recipe
 from deploy.preflight import cli, facts
 from deploy.preflight.findings import Finding
-from deploy.preflight.host import LocalHost
+from deploy.preflight.host import Host
 from deploy.recipe import switches
 from tests.support import recorded_hosts
 from tests.support.recorded_hosts import CARDS, GIB, NOW, RENDER_GID, RecordedHost, Tree
@@ -365,9 +365,9 @@ def test_the_kernel_is_asked_who_holds_a_lock(tmp_path: Path) -> None:
     path.write_text("1\n")
     with path.open("rb") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        assert LocalHost().is_locked(str(path))
-    assert not LocalHost().is_locked(str(path))
-    assert LocalHost().pid_namespace().startswith("pid:[")
+        assert Host().is_locked(str(path))
+    assert not Host().is_locked(str(path))
+    assert Host().pid_namespace().startswith("pid:[")
 
 
 @pytest.mark.parametrize(
@@ -546,7 +546,7 @@ def test_a_machine_that_shows_nothing_is_unknown_and_not_bad(tmp_path: Path) -> 
 def test_a_port_that_cannot_be_tried_is_unknown(tmp_path: Path) -> None:
     """An address of another host, or a name that is none, says nothing about the port."""
     loaded = recipe.load()
-    host = LocalHost({"HOME": str(tmp_path)})
+    host = Host({"HOME": str(tmp_path)})
     for address, told in (("203.0.113.1", "Cannot assign requested"), ("ü" * 70, "too long")):
         report = cli.inspect(host, loaded, loaded.profile("rehearsal"), ["--host", address])
         seen = finding(report, "net.serve_port")

@@ -9,7 +9,7 @@ import pytest
 
 from deploy import recipe
 from deploy.preflight import cli
-from deploy.preflight.host import LocalHost
+from deploy.preflight.host import Host
 from deploy.preflight.weights import Weights, read_weights
 from tests.support import recorded_hosts
 from tests.support.recorded_hosts import HUB, Tree
@@ -25,14 +25,14 @@ def snapshot(root: Path) -> Path:
 
 def read(root: Path) -> Weights:
     """The weights as this machine sees them."""
-    found = read_weights(LocalHost({"HF_HUB_CACHE": str(root / HUB)}), PROFILE.model, {})
+    found = read_weights(Host({"HF_HUB_CACHE": str(root / HUB)}), PROFILE.model, {})
     assert isinstance(found, Weights)
     return found
 
 
 def findings(root: Path, **environ: str) -> dict[str, tuple[str, str, str]]:
     """Level, what was seen and remedy of each weights check, on the real file system."""
-    host = LocalHost({"HF_HUB_CACHE": str(root / HUB), **environ})
+    host = Host({"HF_HUB_CACHE": str(root / HUB), **environ})
     report = cli.inspect(host, LOADED, PROFILE)
     return {
         f.check: (f.level, f.seen, f.remedy)
@@ -119,7 +119,7 @@ def test_an_online_start_downloads_so_that_it_is_a_warning(tmp_path: Path) -> No
 
 def test_the_disk_must_hold_what_is_missing(tmp_path: Path) -> None:
     """The room is that of the file system under the cache, which need not exist yet."""
-    real = LocalHost().disk(str(tmp_path)).free
+    real = Host().disk(str(tmp_path)).free
     level, seen, _ = findings(tmp_path / "not" / "there")["weights.disk"]
     assert (level == "ok") == (real >= (PROFILE.model.weights_bytes or 0))
     assert "167 GB" in seen
@@ -129,7 +129,7 @@ def test_download_dir_is_where_the_weights_are_sought(tmp_path: Path) -> None:
     """vLLM's flag wins over the hub's variables."""
     snapshot(tmp_path)
     report = cli.inspect(
-        LocalHost({"HF_HUB_CACHE": str(tmp_path / "elsewhere")}),
+        Host({"HF_HUB_CACHE": str(tmp_path / "elsewhere")}),
         LOADED,
         PROFILE,
         ["--download-dir", str(tmp_path / HUB)],

@@ -9,8 +9,6 @@ import random
 import re
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,15 +24,13 @@ from healthcheck.explain import (
     Verdict,
     explain_stream,
     explainer,
-    follow,
 )
-from healthcheck.explain.cli import Settled
 from healthcheck.explain.findings import UNCLASSIFIED, Attempt, Evidence
+from healthcheck.explain.following import Tail
 from healthcheck.explain.signatures import Severity, Signature, SignatureError, load
 from healthcheck.explain.startup import Stage
 from healthcheck.explain.text import render
 from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
-from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("data")
@@ -1248,62 +1244,35 @@ def test_memory_stays_below_fifty_megabytes(kind: str) -> None:
 # --- following
 
 
-def _wait_for(explainer: Explainer, verdict: Verdict) -> None:
-    until(lambda: explainer.result().verdict is verdict, why=explainer.result)
-
-
 def test_a_growing_and_rotated_log_is_followed(tmp_path: Path) -> None:
     """The file may come late, grow by parts of lines, be renamed and be cut to nothing."""
-    path, stop, explainer = tmp_path / "server.log", threading.Event(), Explainer()
-    follower = threading.Thread(
-        target=follow, args=(path, explainer, stop), kwargs={"poll_s": 0.01}, daemon=True
-    )
-    follower.start()
-    try:
-        with path.open("w") as log:
-            log.write(START[:20])
+    path, explainer = tmp_path / "server.log", Explainer()
+    tail = Tail(path, explainer)
+    assert not tail.read()
+    with path.open("w") as log:
+        for part in (START[:20], f"{START[20:]}\n"):
+            log.write(part)
             log.flush()
-            time.sleep(0.05)
-            log.write(f"{START[20:]}\n")
-            log.flush()
-            _wait_for(explainer, Verdict.LOADING)
-            path.rename(tmp_path / "server.log.1")
-            log.write(f"{SAMPLES['mem.kv_none']}\n")
-        path.write_text(f"{START}\n{READY}\n")
-        _wait_for(explainer, Verdict.STARTED)
-        os.truncate(path, 0)
-        time.sleep(0.1)
-        path.write_text(f"{START}\n")
-        _wait_for(explainer, Verdict.LOADING)
-        with path.open("a") as log:
-            log.write(SAMPLES["mem.hip_oom"])  # without a newline, as a killed process leaves it
-    finally:
-        stop.set()
-        follower.join(PATIENCE_S)
+            assert tail.read()
+        assert explainer.result().verdict is Verdict.LOADING
+        path.rename(tmp_path / "server.log.1")
+        log.write(f"{SAMPLES['mem.kv_none']}\n")
+    path.write_text(f"{START}\n{READY}\n")
+    tail.read()
+    assert explainer.result().verdict is Verdict.STARTED
+    os.truncate(path, 0)
+    tail.read()
+    path.write_text(f"{START}\n")
+    tail.read()
+    assert explainer.result().verdict is Verdict.LOADING
+    with path.open("a") as log:
+        log.write(SAMPLES["mem.hip_oom"])  # without a newline, as a killed process leaves it
+    tail.read()
+    tail.finish_line()
+    tail.close()
     found = explainer.result()
-    assert not follower.is_alive()
     assert _cause(found).id == "mem.hip_oom"
     assert [one.cause for one in found.earlier_attempts] == ["mem.kv_none", ""]
-
-
-def test_silence_of_a_followed_log_is_told(tmp_path: Path) -> None:
-    """A wait grows old by the follower's clock while the file does not grow."""
-    path, explainer = tmp_path / "server.log", Explainer()
-    path.write_text(f"{START}\n(Worker_TP0 pid=3) {BATON}\n")
-    times = iter([0.0, 0.0, 400.0, 901.0, 901.0])
-
-    class After:
-        polls = 0
-
-        def is_set(self) -> bool:
-            return self.polls >= 2
-
-        def wait(self, timeout: float) -> bool:
-            self.polls += 1
-            return self.is_set()
-
-    follow(path, explainer, After(), lambda: next(times), 1.0)
-    assert _cause(explainer.result()).waited_s == 901.0
 
 
 # --- the command
@@ -1426,26 +1395,3 @@ def test_an_empty_log_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.touch()
     assert explain.main([str(path)]) == 0
     assert "the log is empty" in capsys.readouterr().out
-
-
-def test_following_ends_when_the_start_has_ended(tmp_path: Path) -> None:
-    """`--follow` returns by itself once the log says how the start ended and is quiet."""
-    path = tmp_path / "server.log"
-    path.write_text(f"{START}\n{SAMPLES['mem.kv_none']}\n")
-    assert explain.main([str(path), "--follow"]) == 1
-
-
-@pytest.mark.parametrize(
-    "end", [READY, SAMPLES["mem.kv_none"], WRAPPER], ids=["ready", "a cause", "a consequence"]
-)
-def test_a_start_has_ended_when_its_log_says_so_and_is_quiet(end: str) -> None:
-    """Neither a start that goes on, however quiet, nor a log that still grows ends the following."""
-    explainer = Explainer()
-    settled = Settled(explainer)
-    explainer.feed(START)
-    assert [settled.wait(0), settled.wait(0), settled.is_set()] == [False, False, False]
-    explainer.feed(end)
-    assert [settled.wait(0), settled.is_set()] == [False, False]
-    explainer.feed("more")
-    assert [settled.wait(0), settled.is_set()] == [False, False]
-    assert [settled.wait(0), settled.is_set()] == [True, True]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy import recipe
-from deploy.preflight.host import TEXT_LIMIT, Disk, FileStat, SmiGpu, Told
+from deploy.preflight.host import Disk, FileStat, Host, SmiGpu, Told
 
 GIB = 1 << 30
 NOW = 1_790_000_000.0
@@ -55,7 +55,7 @@ CARDS = {
 }
 
 
-class RecordedHost:
+class RecordedHost(Host):
     """A machine written down: files below `tree`, and `host.json` for what files cannot hold.
 
     The keys of host.json, all optional: `environ`, `hostname`, `pid_namespace`, `now`; `locked`
@@ -77,10 +77,6 @@ class RecordedHost:
     def environ(self) -> Mapping[str, str]:
         """The recorded environment."""
         return dict(self.notes.get("environ", {}))
-
-    def read_text(self, path: str) -> str:
-        """Read a recorded file."""
-        return self.read_start(path, TEXT_LIMIT).decode("utf-8", "replace")
 
     def read_start(self, path: str, count: int) -> bytes:
         """Read the first bytes of a recorded file, or of what was noted for later."""
