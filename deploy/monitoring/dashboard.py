@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ HEIGHT = 8
 CHOSEN = 'instance=~"$instance"'
 NODE = 'hostname=~"$node"'
 CARD = "{{hostname}} {{gpu_id}}"
+ENGINE = "engine {{engine}}"
 
 
 @dataclass(frozen=True)
@@ -57,190 +58,161 @@ class Row:
 
 def rows(loaded: Recipe) -> tuple[Row, ...]:
     """What is shown, with the recipe's limits and reference figures drawn in."""
-    health = next(iter(loaded.profiles.values())).health
-    first_reference = loaded.reference.acceptance_position_0
     return (
-        Row(
-            "Is it serving",
-            (
-                Panel(
-                    "State",
-                    "The state of the health service; READY and DEGRADED take traffic.",
-                    (Query(f"dspark_health_state{{{CHOSEN}}} == 1", "{{state}}"),),
-                    kind="state-timeline",
-                ),
-                Panel(
-                    "Reasons",
-                    "Reason codes of the present state; the runbook and /report explain them.",
-                    (Query(f"dspark_health_reason{{{CHOSEN}}} == 1", "{{code}}"),),
-                    kind="state-timeline",
-                ),
-                Panel(
-                    "Probes",
-                    "Time of the last answer of each question the service asks.",
-                    (Query(f"probe_duration_seconds{{{CHOSEN}}}", "{{probe}}"),),
-                    unit="s",
-                ),
-                Panel(
-                    "Evidence",
-                    "Time since proof of work, and for how long work has waited without a step.",
-                    (
-                        Query(f"dspark_health_evidence_age_seconds{{{CHOSEN}}}", "evidence"),
-                        Query(f"dspark_health_stuck_seconds{{{CHOSEN}}}", "stuck"),
-                    ),
-                    unit="s",
-                    limits=(health.readiness_budget_s, health.stall_budget_s),
-                ),
-            ),
-        ),
-        Row(
-            "Does the draft pay",
-            (
-                Panel(
-                    "Acceptance by position",
-                    f"Accepted per draft. Lines: floor, ceiling, and position 0 of "
-                    f"{loaded.reference.source} ({first_reference:.0%}).",
-                    (
-                        Query(
-                            f"dspark:acceptance:ratio15m{{{CHOSEN}}}",
-                            "engine {{engine}}, position {{position}}",
-                        ),
-                    ),
-                    unit="percentunit",
-                    limits=(health.acceptance_floor, first_reference, health.acceptance_ceiling),
-                    maximum=1,
-                ),
-                Panel(
-                    "First position with its bounds",
-                    "99 % Wilson bounds: alerts compare these with floor and ceiling.",
-                    (
-                        Query(f"dspark:acceptance_first:upper15m{{{CHOSEN}}}", "upper"),
-                        Query(f"dspark:acceptance_first:lower15m{{{CHOSEN}}}", "lower"),
-                    ),
-                    unit="percentunit",
-                    limits=(health.acceptance_floor, health.acceptance_ceiling),
-                    maximum=1,
-                ),
-                Panel(
-                    "Tokens a step",
-                    f"1 + accepted per draft. Line: {loaded.reference.source}.",
-                    (Query(f"dspark:acceptance:length15m{{{CHOSEN}}}", "engine {{engine}}"),),
-                    limits=(loaded.reference.acceptance_length,),
-                ),
-            ),
-        ),
-        Row(
-            "Is there room",
-            (
-                Panel(
-                    "Requests",
-                    "Running and waiting.",
-                    (
-                        Query(f"vllm:num_requests_running{{{CHOSEN}}}", "running {{engine}}"),
-                        Query(f"vllm:num_requests_waiting{{{CHOSEN}}}", "waiting {{engine}}"),
-                    ),
-                ),
-                Panel(
-                    "KV cache",
-                    "The part of the cache in use.",
-                    (Query(f"vllm:kv_cache_usage_perc{{{CHOSEN}}}", "engine {{engine}}"),),
-                    unit="percentunit",
-                    maximum=1,
-                ),
-                Panel(
-                    "Preemptions",
-                    "Requests thrown out of the cache, to be computed again.",
-                    (
-                        Query(
-                            f"rate(vllm:num_preemptions_total{{{CHOSEN}}}[$__rate_interval])",
-                            "engine {{engine}}",
-                        ),
-                    ),
-                    unit="reqps",
-                ),
-                Panel(
-                    "Prefix cache",
-                    "Prompt tokens found in the cache, of those looked for.",
-                    (
-                        Query(
-                            f"rate(vllm:prefix_cache_hits_total{{{CHOSEN}}}[$__rate_interval])"
-                            f" / rate(vllm:prefix_cache_queries_total{{{CHOSEN}}}"
-                            "[$__rate_interval])",
-                            "engine {{engine}}",
-                        ),
-                    ),
-                    unit="percentunit",
-                    maximum=1,
-                ),
-            ),
-        ),
-        Row(
-            "How long do people wait",
-            (
-                Panel(
-                    "Tokens",
-                    "Prompt and generated tokens a second.",
-                    (
-                        _rate("vllm:prompt_tokens_total", "prompt {{engine}}"),
-                        _rate("vllm:generation_tokens_total", "generated {{engine}}"),
-                    ),
-                ),
-                _quantiles("Time to first token", "vllm:time_to_first_token_seconds"),
-                _quantiles("Between tokens", "vllm:inter_token_latency_seconds"),
-                _quantiles("Whole request", "vllm:e2e_request_latency_seconds"),
-            ),
-        ),
-        Row(
-            "Are the cards well (where AMD's device-metrics-exporter is scraped)",
-            (
-                Panel(
-                    "Healthy cards",
-                    "1: AMD's exporter finds nothing wrong; 0: unhealthy.",
-                    (Query(f"dspark:gpu:health{{{NODE}}}", CARD),),
-                    kind="state-timeline",
-                ),
-                Panel(
-                    "Errors not corrected",
-                    "Errors that ECC could not correct; AFID: the number of the last RAS event.",
-                    (
-                        Query(f"dspark:gpu:uncorrected{{{NODE}}}", f"{CARD}, errors"),
-                        Query(f"dspark:gpu:afid{{{NODE}}}", f"{CARD}, AFID"),
-                    ),
-                ),
-                Panel(
-                    "Slowed down",
-                    "The part of the time in which heat, or the limit of power, held a card back.",
-                    (
-                        Query(f"dspark:gpu:hot_percent{{{NODE}}}", f"{CARD}, heat"),
-                        Query(
-                            '{__name__=~"(amd_)?gpu_violation_ppt_residency_percentage", '
-                            f"{NODE}}}",
-                            f"{CARD}, power",
-                        ),
-                    ),
-                    unit="percent",
-                    maximum=100,
-                ),
-                Panel(
-                    "XGMI",
-                    "Bytes a second that a card sends to the others.",
-                    (
-                        Query(
-                            "1000 * sum by (hostname, gpu_id) (rate("
-                            f'{{__name__=~"(amd_)?gpu_xgmi_link_tx", {NODE}}}'
-                            "[$__rate_interval]))",
-                            CARD,
-                        ),
-                    ),
-                    unit="Bps",
-                ),
-            ),
-        ),
+        _row("Is it serving", *_serving(loaded)),
+        _row("Does the draft pay", *_draft(loaded)),
+        _row("Is there room", *_room()),
+        _row("How long do people wait", *_waits()),
+        _row("Are the cards well (where AMD's device-metrics-exporter is scraped)", *_cards()),
     )
 
 
-def _rate(counter: str, legend: str) -> Query:
-    return Query(f"rate({counter}{{{CHOSEN}}}[$__rate_interval])", legend)
+def _serving(loaded: Recipe) -> Iterator[Panel]:
+    health = next(iter(loaded.profiles.values())).health
+    yield _panel(
+        "State",
+        "The state of the health service; READY and DEGRADED take traffic.",
+        Query(f"dspark_health_state{{{CHOSEN}}} == 1", "{{state}}"),
+        kind="state-timeline",
+    )
+    yield _panel(
+        "Reasons",
+        "Reason codes of the present state; the runbook and /report explain them.",
+        Query(f"dspark_health_reason{{{CHOSEN}}} == 1", "{{code}}"),
+        kind="state-timeline",
+    )
+    yield _panel(
+        "Probes",
+        "Time of the last answer of each question the service asks.",
+        _series("probe_duration_seconds", "{{probe}}"),
+        unit="s",
+    )
+    yield _panel(
+        "Evidence",
+        "Time since proof of work, and for how long work has waited without a step.",
+        _series("dspark_health_evidence_age_seconds", "evidence"),
+        _series("dspark_health_stuck_seconds", "stuck"),
+        unit="s",
+        limits=(health.readiness_budget_s, health.stall_budget_s),
+    )
+
+
+def _draft(loaded: Recipe) -> Iterator[Panel]:
+    health, reference = next(iter(loaded.profiles.values())).health, loaded.reference
+    first = reference.acceptance_position_0
+    yield _panel(
+        "Acceptance by position",
+        f"Accepted per draft. Lines: floor, ceiling, and position 0 of {reference.source} "
+        f"({first:.0%}).",
+        _series("dspark:acceptance:ratio15m", "engine {{engine}}, position {{position}}"),
+        unit="percentunit",
+        limits=(health.acceptance_floor, first, health.acceptance_ceiling),
+        maximum=1,
+    )
+    yield _panel(
+        "First position with its bounds",
+        "99 % Wilson bounds: alerts compare these with floor and ceiling.",
+        _series("dspark:acceptance_first:upper15m", "upper"),
+        _series("dspark:acceptance_first:lower15m", "lower"),
+        unit="percentunit",
+        limits=(health.acceptance_floor, health.acceptance_ceiling),
+        maximum=1,
+    )
+    yield _panel(
+        "Tokens a step",
+        f"1 + accepted per draft. Line: {reference.source}.",
+        _series("dspark:acceptance:length15m", ENGINE),
+        limits=(reference.acceptance_length,),
+    )
+
+
+def _room() -> Iterator[Panel]:
+    yield _panel(
+        "Requests",
+        "Running and waiting.",
+        _series("vllm:num_requests_running", "running {{engine}}"),
+        _series("vllm:num_requests_waiting", "waiting {{engine}}"),
+    )
+    yield _panel(
+        "KV cache",
+        "The part of the cache in use.",
+        _series("vllm:kv_cache_usage_perc", ENGINE),
+        unit="percentunit",
+        maximum=1,
+    )
+    yield _panel(
+        "Preemptions",
+        "Requests thrown out of the cache, to be computed again.",
+        Query(_rate("vllm:num_preemptions_total"), ENGINE),
+        unit="reqps",
+    )
+    hits, asked = _rate("vllm:prefix_cache_hits_total"), _rate("vllm:prefix_cache_queries_total")
+    yield _panel(
+        "Prefix cache",
+        "Prompt tokens found in the cache, of those looked for.",
+        Query(f"{hits} / {asked}", ENGINE),
+        unit="percentunit",
+        maximum=1,
+    )
+
+
+def _waits() -> Iterator[Panel]:
+    yield _panel(
+        "Tokens",
+        "Prompt and generated tokens a second.",
+        Query(_rate("vllm:prompt_tokens_total"), "prompt {{engine}}"),
+        Query(_rate("vllm:generation_tokens_total"), "generated {{engine}}"),
+    )
+    yield _quantiles("Time to first token", "vllm:time_to_first_token_seconds")
+    yield _quantiles("Between tokens", "vllm:inter_token_latency_seconds")
+    yield _quantiles("Whole request", "vllm:e2e_request_latency_seconds")
+
+
+def _cards() -> Iterator[Panel]:
+    yield _panel(
+        "Healthy cards",
+        "1: AMD's exporter finds nothing wrong; 0: unhealthy.",
+        Query(f"dspark:gpu:health{{{NODE}}}", CARD),
+        kind="state-timeline",
+    )
+    yield _panel(
+        "Errors not corrected",
+        "Errors that ECC could not correct; AFID: the number of the last RAS event.",
+        Query(f"dspark:gpu:uncorrected{{{NODE}}}", f"{CARD}, errors"),
+        Query(f"dspark:gpu:afid{{{NODE}}}", f"{CARD}, AFID"),
+    )
+    power = f'{{__name__=~"(amd_)?gpu_violation_ppt_residency_percentage", {NODE}}}'
+    yield _panel(
+        "Slowed down",
+        "The part of the time in which heat, or the limit of power, held a card back.",
+        Query(f"dspark:gpu:hot_percent{{{NODE}}}", f"{CARD}, heat"),
+        Query(power, f"{CARD}, power"),
+        unit="percent",
+        maximum=100,
+    )
+    sent = f'rate({{__name__=~"(amd_)?gpu_xgmi_link_tx", {NODE}}}[$__rate_interval])'
+    yield _panel(
+        "XGMI",
+        "Bytes a second that a card sends to the others.",
+        Query(f"1000 * sum by (hostname, gpu_id) ({sent})", CARD),
+        unit="Bps",
+    )
+
+
+def _row(title: str, *panels: Panel) -> Row:
+    return Row(title, panels)
+
+
+def _panel(title: str, about: str, *queries: Query, **look: Any) -> Panel:
+    return Panel(title, about, queries, **look)
+
+
+def _series(name: str, legend: str) -> Query:
+    return Query(f"{name}{{{CHOSEN}}}", legend)
+
+
+def _rate(counter: str) -> str:
+    return f"rate({counter}{{{CHOSEN}}}[$__rate_interval])"
 
 
 def _quantiles(title: str, histogram: str) -> Panel:
@@ -264,7 +236,7 @@ def dashboard(loaded: Recipe) -> dict[str, Any]:
         width = COLUMNS // len(row.panels)
         for column, panel in enumerate(row.panels):
             place = {"x": column * width, "y": top + 1, "w": width, "h": HEIGHT}
-            panels.append(_panel(panel, len(panels) + 1, place))
+            panels.append(_drawn(panel, len(panels) + 1, place))
         top += HEIGHT + 1
     return {
         "uid": "dspark",
@@ -304,7 +276,7 @@ def _heading(row: Row, number: int, top: int) -> dict[str, Any]:
     return {"id": number, "type": "row", "title": row.title, "gridPos": place, "panels": []}
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+def _drawn(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
     if panel.maximum is not None:
         defaults["max"] = panel.maximum
