@@ -63,6 +63,18 @@ class Shapes:
 
         return torch.empty(*sizes, dtype=getattr(torch, dtype), device="meta")
 
+    def int32(self, *sizes: int) -> Any:
+        """The same of int32."""
+        return self.tensor(*sizes, dtype="int32")
+
+    def int64(self, *sizes: int) -> Any:
+        """The same of int64."""
+        return self.tensor(*sizes, dtype="int64")
+
+    def bfloat16(self, *sizes: int) -> Any:
+        """The same of bfloat16."""
+        return self.tensor(*sizes, dtype="bfloat16")
+
     def cache(self, rows: int, width: int) -> Any:
         """A paged cache of bytes, `rows` tokens of `width` bytes a page, past 2 GiB in all."""
         import torch

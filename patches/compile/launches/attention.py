@@ -40,9 +40,9 @@ def norms(s: Shapes) -> None:
     """The norms of queries and keys."""
     from vllm.models.common.ops import fused_q_kv_rmsnorm
 
-    both = s.tensor(s.max_tokens, Q_RANK + HEAD_DIM, dtype="bfloat16")
+    both = s.bfloat16(s.max_tokens, Q_RANK + HEAD_DIM)
     q, kv = both.split([Q_RANK, HEAD_DIM], -1)
-    weights = s.tensor(Q_RANK, dtype="bfloat16"), s.tensor(HEAD_DIM, dtype="bfloat16")
+    weights = s.bfloat16(Q_RANK), s.bfloat16(HEAD_DIM)
     fused_q_kv_rmsnorm(q, kv, *weights, 1e-6)
 
 
@@ -89,11 +89,11 @@ def _compressed(s: Shapes, dim: int, ratio: int) -> dict[str, Any]:
     width = (1 + overlap) * dim
     rows = C4_ROWS if overlap else C128_ROWS
     state = s.tensor(PAGES, 4 if overlap else 8, 2 * width)
-    both = s.tensor(s.max_tokens, 2 * width, dtype="bfloat16")
+    both = s.bfloat16(s.max_tokens, 2 * width)
     kv, score = both.split([width, width], -1)
     shared: dict[str, Any] = {
-        "positions": s.tensor(s.max_tokens, dtype="int64"),
-        "slot_mapping": s.tensor(s.max_tokens, dtype="int64"),
+        "positions": s.int64(s.max_tokens),
+        "slot_mapping": s.int64(s.max_tokens),
         "state_cache": state,
         "block_size": state.shape[1],
         "state_width": width,
@@ -103,16 +103,16 @@ def _compressed(s: Shapes, dim: int, ratio: int) -> dict[str, Any]:
     save_partial_states(kv=kv, score=score, ape=s.tensor(ratio, width), **shared)
     return shared | {
         "num_actual": s.max_tokens,
-        "token_to_req_indices": s.tensor(s.max_tokens, dtype="int32"),
-        "block_table": s.tensor(s.requests, s.context // s.block_size, dtype="int32"),
+        "token_to_req_indices": s.int32(s.max_tokens),
+        "block_table": s.int32(s.requests, s.context // s.block_size),
         "cos_sin_cache": s.tensor(s.context, ROPE_DIM),
         "kv_cache": s.cache(rows, INDEX_BYTES if is_index else KV_BYTES),
-        "k_cache_metadata": SimpleNamespace(slot_mapping=s.tensor(s.max_tokens, dtype="int64")),
+        "k_cache_metadata": SimpleNamespace(slot_mapping=s.int64(s.max_tokens)),
         "head_dim": dim,
         "rope_head_dim": ROPE_DIM,
         "overlap": overlap,
         "use_fp4_cache": False,
-        "rms_norm_weight": s.tensor(dim, dtype="bfloat16"),
+        "rms_norm_weight": s.bfloat16(dim),
         "rms_norm_eps": 1e-6,
         "quant_block": 128 if is_index else 64,
         "token_stride": dim if is_index else dim + ROPE_DIM,
@@ -121,57 +121,39 @@ def _compressed(s: Shapes, dim: int, ratio: int) -> dict[str, Any]:
 
 
 @launches("_sparse_attn_decode_partial_kernel", "_sparse_attn_decode_reduce_kernel")
-def decode_draft(s: Shapes) -> None:
-    """A draft's block: the window only."""
+def decode(s: Shapes) -> None:
+    """A draft's block, which looks at its window only; layers of the target that do so too, that
+    look at what their indexer picked as well, or at every 128th position."""
     for requests in {1, s.requests}:
         _decode(s, requests * s.steps, DRAFT_WINDOW, 0)
-
-
-@launches("_sparse_attn_decode_partial_kernel", "_sparse_attn_decode_reduce_kernel")
-def decode_window(s: Shapes) -> None:
-    """A layer of the target that looks at its window only."""
-    for requests in {1, s.requests}:
-        _decode(s, requests * (s.steps + 1), WINDOW, 0)
-
-
-@launches("_sparse_attn_decode_partial_kernel", "_sparse_attn_decode_reduce_kernel")
-def decode_picked(s: Shapes) -> None:
-    """A layer that looks at what its indexer picked as well."""
-    for requests in {1, s.requests}:
-        _decode(s, requests * (s.steps + 1), WINDOW, INDEX_TOPK)
-
-
-@launches("_sparse_attn_decode_partial_kernel", "_sparse_attn_decode_reduce_kernel")
-def decode_strided(s: Shapes) -> None:
-    """A layer that looks at every 128th position as well."""
-    for requests in {1, s.requests}:
-        _decode(s, requests * (s.steps + 1), WINDOW, max(128, s.context // 128))
+        for picked in (0, INDEX_TOPK, max(128, s.context // 128)):
+            _decode(s, requests * (s.steps + 1), WINDOW, picked)
 
 
 def _decode(s: Shapes, tokens: int, window: int, picked: int) -> None:
     from vllm.v1.attention.ops.rocm_aiter_mla_sparse import rocm_sparse_attn_decode
 
     def ragged(width: int) -> tuple[Any, Any]:
-        return s.tensor(tokens * width, dtype="int32"), s.tensor(tokens + 1, dtype="int32")
+        return s.int32(tokens * width), s.int32(tokens + 1)
 
     window_indices, window_starts = ragged(window)
     picked_indices, picked_starts = ragged(picked) if picked else (None, None)
     rows = C128_ROWS if picked > INDEX_TOPK else C4_ROWS
     rocm_sparse_attn_decode(
-        q=s.tensor(tokens, s.heads, HEAD_DIM, dtype="bfloat16"),
+        q=s.bfloat16(tokens, s.heads, HEAD_DIM),
         kv_cache=s.cache(rows, KV_BYTES) if picked else None,
         swa_k_cache=s.cache(WINDOW_ROWS, KV_BYTES),
         swa_only=not picked,
         topk_indices=None,
-        topk_lens=s.tensor(tokens, dtype="int32"),
-        swa_indices=s.tensor(tokens, 1, window, dtype="int32"),
-        swa_lens=s.tensor(tokens, dtype="int32"),
+        topk_lens=s.int32(tokens),
+        swa_indices=s.int32(tokens, 1, window),
+        swa_lens=s.int32(tokens),
         swa_ragged_indices=window_indices,
         swa_ragged_indptr=window_starts,
         topk_ragged_indices=picked_indices,
         topk_ragged_indptr=picked_starts,
         attn_sink=s.tensor(s.heads),
-        output=s.tensor(tokens, s.heads, HEAD_DIM, dtype="bfloat16"),
+        output=s.bfloat16(tokens, s.heads, HEAD_DIM),
         **_DIMS,
     )
 
@@ -182,9 +164,9 @@ def prefill_gather(s: Shapes) -> None:
     from vllm.models.deepseek_v4.common.ops import dequantize_and_gather_k_cache
     from vllm.platforms import current_platform
 
-    keys = s.tensor(PREFILLS, _workspace(s, 4), HEAD_DIM, dtype="bfloat16")
-    lengths = s.tensor(PREFILLS, dtype="int32")
-    table = s.tensor(PREFILLS, s.context // s.block_size, dtype="int32")
+    keys = s.bfloat16(PREFILLS, _workspace(s, 4), HEAD_DIM)
+    lengths = s.int32(PREFILLS)
+    table = s.int32(PREFILLS, s.context // s.block_size)
     for rows, gathered, offset, is_fnuz in (
         (C4_ROWS, None, 0, False),
         (C128_ROWS, None, 0, False),
@@ -207,7 +189,7 @@ def prefill_indices(s: Shapes) -> None:
     """What each token of a prefill looks at: window and picked, strided, or window only."""
     from vllm.models.deepseek_v4.amd.rocm import combine_topk_swa_indices
 
-    lengths, starts = s.tensor(PREFILLS, dtype="int32"), s.tensor(PREFILLS + 1, dtype="int32")
+    lengths, starts = s.int32(PREFILLS), s.int32(PREFILLS + 1)
     strided = max(128, s.context // 128)
     for ratio, top, width in (
         (4, INDEX_TOPK, INDEX_TOPK),
@@ -215,7 +197,7 @@ def prefill_indices(s: Shapes) -> None:
         (1, 0, INDEX_TOPK),
     ):
         combine_topk_swa_indices(
-            s.tensor(s.max_tokens, width, dtype="int32"),
+            s.int32(s.max_tokens, width),
             *(starts, lengths, lengths, WINDOW, ratio, top, _workspace(s, ratio)),
             s.context // ratio if top else 0,
         )
@@ -228,12 +210,12 @@ def prefill_attention(s: Shapes) -> None:
 
     looked_at = -(-(INDEX_TOPK + WINDOW) // _ALIGNED) * _ALIGNED
     rocm_sparse_attn_prefill(
-        q=s.tensor(s.max_tokens, s.heads, HEAD_DIM, dtype="bfloat16"),
-        kv=s.tensor(PREFILLS * _workspace(s, 4), 1, HEAD_DIM, dtype="bfloat16"),
-        indices=s.tensor(s.max_tokens, looked_at, dtype="int32"),
-        topk_length=s.tensor(s.max_tokens, dtype="int32"),
+        q=s.bfloat16(s.max_tokens, s.heads, HEAD_DIM),
+        kv=s.bfloat16(PREFILLS * _workspace(s, 4), 1, HEAD_DIM),
+        indices=s.int32(s.max_tokens, looked_at),
+        topk_length=s.int32(s.max_tokens),
         attn_sink=s.tensor(s.heads),
-        output=s.tensor(s.max_tokens, s.heads, HEAD_DIM, dtype="bfloat16"),
+        output=s.bfloat16(s.max_tokens, s.heads, HEAD_DIM),
         **_DIMS,
     )
 
@@ -249,9 +231,9 @@ def picked_slots(s: Shapes) -> None:
     from vllm.models.deepseek_v4.amd.rocm import compute_global_topk_ragged_indices_and_indptr
 
     compute_global_topk_ragged_indices_and_indptr(
-        s.tensor(s.verified, INDEX_TOPK, dtype="int32"),
-        s.tensor(s.max_tokens, dtype="int32"),
-        s.tensor(s.requests, s.context // s.block_size, dtype="int32"),
+        s.int32(s.verified, INDEX_TOPK),
+        s.int32(s.max_tokens),
+        s.int32(s.requests, s.context // s.block_size),
         s.block_size // 4,
         s.tensor(s.max_tokens, dtype="bool"),
     )
@@ -262,8 +244,8 @@ def inverse_rope(s: Shapes) -> None:
     """The rotation taken off again before the output projection."""
     from vllm.v1.attention.ops.rocm_aiter_mla_sparse import _fused_inverse_rope_gptj
 
-    heads = s.tensor(s.max_tokens, s.heads, HEAD_DIM, dtype="bfloat16")
-    positions = s.tensor(s.max_tokens, dtype="int64")
+    heads = s.bfloat16(s.max_tokens, s.heads, HEAD_DIM)
+    positions = s.int64(s.max_tokens)
     _fused_inverse_rope_gptj(heads, positions, s.tensor(s.context, ROPE_DIM), ROPE_DIM)
 
 
@@ -273,9 +255,9 @@ def connections_head(s: Shapes) -> None:
     from vllm.model_executor.kernels.mhc.triton import _hc_head_triton
 
     _hc_head_triton(
-        s.tensor(s.max_tokens, MIXES, HIDDEN, dtype="bfloat16"),
+        s.bfloat16(s.max_tokens, MIXES, HIDDEN),
         s.tensor(MIXES, MIXES * HIDDEN),
         *(s.tensor(1), s.tensor(MIXES)),
-        s.tensor(s.max_tokens, HIDDEN, dtype="bfloat16"),
+        s.bfloat16(s.max_tokens, HIDDEN),
         *(HIDDEN, 1e-6, 1e-6, MIXES),
     )

@@ -23,10 +23,10 @@ def queries(s: Shapes) -> None:
     from vllm.models.deepseek_v4.common.ops import fused_indexer_q_rope_quant
 
     fused_indexer_q_rope_quant(
-        s.tensor(s.max_tokens, dtype="int64"),
-        s.tensor(s.max_tokens, INDEX_HEADS, INDEX_DIM, dtype="bfloat16"),
+        s.int64(s.max_tokens),
+        s.bfloat16(s.max_tokens, INDEX_HEADS, INDEX_DIM),
         s.tensor(s.context, ROPE_DIM),
-        s.tensor(s.max_tokens, INDEX_HEADS, dtype="bfloat16"),
+        s.bfloat16(s.max_tokens, INDEX_HEADS),
         *(INDEX_DIM**-0.5, INDEX_HEADS**-0.5),
     )
 
@@ -43,9 +43,9 @@ def prefill_keys(s: Shapes) -> None:
         s.cache(C4_ROWS, INDEX_BYTES),
         s.tensor(rows, INDEX_DIM, dtype=_fp8()),
         s.tensor(rows, 4, dtype="uint8"),
-        s.tensor(PREFILLS, s.context // s.block_size, dtype="int32"),
-        s.tensor(PREFILLS + 1, dtype="int32"),
-        s.tensor(rows, dtype="int32"),
+        s.int32(PREFILLS, s.context // s.block_size),
+        s.int32(PREFILLS + 1),
+        s.int32(rows),
         **is_flat,
     )
 
@@ -61,8 +61,8 @@ def prefill_scores(s: Shapes) -> None:
         s.tensor(keys, INDEX_DIM, dtype=_fp8()),
         s.tensor(keys, 1),
         s.tensor(rows, INDEX_HEADS),
-        s.tensor(rows, dtype="int32"),
-        s.tensor(rows, dtype="int32"),
+        s.int32(rows),
+        s.int32(rows),
     )
 
 
@@ -76,8 +76,8 @@ def decode_scores(s: Shapes) -> None:
         s.tensor(s.requests, s.steps + 1, INDEX_HEADS, INDEX_DIM, dtype=_fp8()),
         s.cache(C4_ROWS, INDEX_BYTES).unsqueeze(-2),
         s.tensor(s.verified, INDEX_HEADS),
-        s.tensor(s.requests, s.steps + 1, dtype="int32"),
-        s.tensor(s.requests, s.context // s.block_size, dtype="int32"),
+        s.int32(s.requests, s.steps + 1),
+        s.int32(s.requests, s.context // s.block_size),
         s.context // 4,
     )
 
@@ -104,7 +104,7 @@ def uneven_decodes(s: Shapes) -> None:
     from vllm.v1.attention.ops import common
 
     rows, width, steps = s.verified, INDEX_HEADS * INDEX_DIM, s.steps + 1
-    lengths = s.tensor(s.requests, dtype="int32")
+    lengths = s.int32(s.requests)
     common._pack_seq_kernel[(s.requests, 1, triton.cdiv(width, 64))](
         *(s.tensor(rows, width, dtype=_fp8()), s.tensor(s.requests, steps, width, dtype=_fp8())),
         *(lengths, rows, width, steps),
@@ -116,7 +116,7 @@ def uneven_decodes(s: Shapes) -> None:
         num_stages=2,
     )
     common._unpack_seq_triton_kernel[(s.requests, 1, 8)](
-        *(s.tensor(s.requests, steps, 512, dtype="int32"), s.tensor(rows, 512, dtype="int32")),
+        *(s.int32(s.requests, steps, 512), s.int32(rows, 512)),
         *(lengths, s.requests, steps, 512),
         BLOCK_T=64,
         BLOCK_D=64,

@@ -11,10 +11,7 @@ def window_prefills(s: Shapes) -> None:
     """How much of the window each prefill gathers."""
     from vllm.v1.attention.backends.mla import sparse_swa
 
-    lengths, starts = (
-        s.tensor(s.max_requests, dtype="int32"),
-        s.tensor(s.max_requests + 1, dtype="int32"),
-    )
+    lengths, starts = s.int32(s.max_requests), s.int32(s.max_requests + 1)
     for prefills in (1, PREFILLS):
         sparse_swa._COMPUTE_PREFILL_METADATA_KERNEL(lengths, lengths, starts, prefills, 0, WINDOW)
 
@@ -24,21 +21,18 @@ def window_indices(s: Shapes) -> None:
     """The slots of each token's window, for target and draft."""
     from vllm.v1.attention.backends.mla import sparse_swa
 
-    rows, valid = s.tensor(s.max_tokens, dtype="int32"), s.tensor(s.max_tokens, dtype="bool")
-    starts, lengths = (
-        s.tensor(s.max_requests + 1, dtype="int32"),
-        s.tensor(s.max_requests, dtype="int32"),
-    )
-    table = s.tensor(s.max_requests, s.context // WINDOW_ROWS, dtype="int32")
+    rows, valid = s.int32(s.max_tokens), s.tensor(s.max_tokens, dtype="bool")
+    starts, lengths = s.int32(s.max_requests + 1), s.int32(s.max_requests)
+    table = s.int32(s.max_requests, s.context // WINDOW_ROWS)
     shared = (starts, lengths, rows, valid, table, table.stride(0), WINDOW_ROWS)
     for offset in (0, s.verified):
-        found = s.tensor(s.max_tokens, 1, WINDOW, dtype="int32")
+        found = s.int32(s.max_tokens, 1, WINDOW)
         sparse_swa._compute_swa_indices_and_lens_kernel[(s.max_tokens,)](
             *(found, found.stride(0), rows, WINDOW, *shared),
             token_offset=offset,
             TRITON_BLOCK_SIZE=1024,
         )
-    found = s.tensor(s.max_tokens, 1, DRAFT_WINDOW, dtype="int32")
+    found = s.int32(s.max_tokens, 1, DRAFT_WINDOW)
     sparse_swa._compute_dspark_noncausal_swa_indices_kernel[(s.requests * s.steps,)](
         *(found, found.stride(0), rows, WINDOW, DRAFT_WINDOW, *shared),
         token_offset=0,
@@ -53,16 +47,16 @@ def strided_indices(s: Shapes) -> None:
 
     width = max(128, s.context // 128)
     build_c128a_topk_metadata(
-        s.tensor(s.max_tokens, dtype="int64"),
+        s.int64(s.max_tokens),
         128,
         s.verified,
-        s.tensor(s.max_tokens, dtype="int32"),
-        s.tensor(s.requests, s.context // s.block_size, dtype="int32"),
+        s.int32(s.max_tokens),
+        s.int32(s.requests, s.context // s.block_size),
         s.block_size // 128,
-        s.tensor(s.max_tokens, dtype="int64"),
-        s.tensor(s.max_tokens, width, dtype="int32"),
-        s.tensor(s.max_tokens, dtype="int32"),
-        s.tensor(s.max_tokens, width, dtype="int32"),
+        s.int64(s.max_tokens),
+        s.int32(s.max_tokens, width),
+        s.int32(s.max_tokens),
+        s.int32(s.max_tokens, width),
         width,
     )
 
@@ -75,12 +69,12 @@ def compressed_slots(s: Shapes) -> None:
     for ratio in (4, 128):
         get_compressed_slot_mapping(
             s.max_tokens,
-            s.tensor(s.requests + 1, dtype="int32"),
-            s.tensor(s.requests, dtype="int32"),
-            s.tensor(s.requests, s.context // s.block_size, dtype="int32"),
+            s.int32(s.requests + 1),
+            s.int32(s.requests),
+            s.int32(s.requests, s.context // s.block_size),
             s.block_size // ratio,
             ratio,
-            out=s.tensor(s.max_tokens, dtype="int64"),
+            out=s.int64(s.max_tokens),
         )
 
 
@@ -89,14 +83,14 @@ def indexer_steps(s: Shapes) -> None:
     """A decode's rows one by one, and the rows of a prefill's chunk."""
     from vllm.v1.attention.backends.mla import indexer
 
-    rows, table = s.verified, s.tensor(s.verified, s.context // s.block_size, dtype="int32")
-    numbers = s.tensor(rows, dtype="int32")
+    rows, table = s.verified, s.int32(s.verified, s.context // s.block_size)
+    numbers = s.int32(rows)
     indexer._prepare_uniform_decode_kernel[(rows,)](
-        *(s.tensor(s.requests, dtype="int32"), numbers, table, table.stride(0)),
+        *(s.int32(s.requests), numbers, table, table.stride(0)),
         *(table, table.stride(0), numbers, s.steps + 1),
         BLOCK_SIZE=1024,
     )
-    chunk = [s.tensor(s.max_tokens, dtype="int32")] * 7
+    chunk = [s.int32(s.max_tokens)] * 7
     indexer._BUILD_PREFILL_CHUNK_METADATA_KERNEL(
         *(*chunk, 0, s.max_tokens, 0, 1, 1), num_reqs=PREFILLS, COMPRESS_RATIO=4
     )
@@ -108,8 +102,8 @@ def short_contexts(s: Shapes) -> None:
     from vllm.models.deepseek_v4 import attention
 
     attention._fill_short_context_topk_indices[(s.verified,)](
-        s.tensor(s.max_tokens, INDEX_TOPK, dtype="int32"),
-        s.tensor(s.max_tokens, dtype="int64"),
+        s.int32(s.max_tokens, INDEX_TOPK),
+        s.int64(s.max_tokens),
         TOP_K=INDEX_TOPK,
         COMPRESS_RATIO=4,
         PADDED_TOP_K=INDEX_TOPK,

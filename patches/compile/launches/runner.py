@@ -24,16 +24,16 @@ def step_inputs(s: Shapes) -> None:
     """Tokens, positions and lengths of a step."""
     from vllm.v1.worker.gpu import input_batch as batch
 
-    tokens, requests = s.tensor(s.max_tokens, dtype="int32"), s.tensor(s.requests, dtype="int32")
-    starts = s.tensor(s.requests + 1, dtype="int32")
-    lengths = s.tensor(s.max_requests, dtype="int32")
-    history = s.tensor(s.max_requests, s.context, dtype="int32")
-    ahead = s.tensor(1, s.max_requests, dtype="int32")
+    tokens, requests = s.int32(s.max_tokens), s.int32(s.requests)
+    starts = s.int32(s.requests + 1)
+    lengths = s.int32(s.max_requests)
+    history = s.int32(s.max_requests, s.context)
+    ahead = s.int32(1, s.max_requests)
     batch.prepare_prefill_inputs(tokens, ahead, requests, starts, history, lengths, lengths)
-    positions = s.tensor(s.max_tokens, dtype="int64")
+    positions = s.int64(s.max_tokens)
     batch.prepare_pos_seq_lens(requests, starts, lengths, positions, lengths)
-    sampled = s.tensor(s.max_requests, dtype="int64")
-    drafted = s.tensor(s.max_requests, s.steps, dtype="int64")
+    sampled = s.int64(s.max_requests)
+    drafted = s.int64(s.max_requests, s.steps)
     batch.combine_sampled_and_draft_tokens(
         tokens, requests, sampled, starts, lengths, lengths, drafted, starts, s.verified
     )
@@ -49,19 +49,19 @@ def step_results(s: Shapes) -> None:
     """What a step leaves in the states of its requests."""
     from vllm.v1.worker.gpu import input_batch as batch
 
-    requests, starts = s.tensor(s.requests, dtype="int32"), s.tensor(s.requests + 1, dtype="int32")
-    states = s.tensor(s.max_requests, dtype="int32")
+    requests, starts = s.int32(s.requests), s.int32(s.requests + 1)
+    states = s.int32(s.max_requests)
     batch.get_num_sampled_and_rejected(requests, requests, starts, requests, states)
     batch.post_update(
         requests,
         states,
-        s.tensor(s.max_requests, dtype="int64"),
-        s.tensor(s.max_requests, VOCABULARY, dtype="int32"),
-        s.tensor(s.requests, s.steps + 1, dtype="int64"),
+        s.int64(s.max_requests),
+        s.int32(s.max_requests, VOCABULARY),
+        s.int64(s.requests, s.steps + 1),
         requests,
         requests,
         starts,
-        s.tensor(s.max_requests, s.context, dtype="int32"),
+        s.int32(s.max_requests, s.context),
         states,
     )
     batch.post_update_num_computed_tokens(requests, states, starts)
@@ -73,25 +73,22 @@ def block_tables(s: Shapes) -> None:
     from vllm.v1.worker.gpu.block_table import BlockTables
 
     pages = s.context // s.block_size
-    requests = s.tensor(s.requests, dtype="int32")
+    requests = s.int32(s.requests)
     held: Any = SimpleNamespace(
         num_kv_cache_groups=_GROUPS,
-        input_block_tables=[s.tensor(s.max_requests, pages, dtype="int32")] * _GROUPS,
+        input_block_tables=[s.int32(s.max_requests, pages)] * _GROUPS,
         block_table_ptrs=s.tensor(_GROUPS, dtype="uint64"),
         input_block_table_ptrs=s.tensor(_GROUPS, dtype="uint64"),
-        block_table_strides=s.tensor(_GROUPS, dtype="int64"),
-        num_blocks=SimpleNamespace(gpu=s.tensor(_GROUPS, s.max_requests, dtype="int32")),
-        slot_mappings=s.tensor(_GROUPS, s.max_tokens, dtype="int64"),
-        block_sizes_tensor=s.tensor(_GROUPS, dtype="int32"),
+        block_table_strides=s.int64(_GROUPS),
+        num_blocks=SimpleNamespace(gpu=s.int32(_GROUPS, s.max_requests)),
+        slot_mappings=s.int64(_GROUPS, s.max_tokens),
+        block_sizes_tensor=s.int32(_GROUPS),
         cp_rank=0,
         cp_size=1,
         cp_interleave=1,
     )
     BlockTables.gather_block_tables(held, requests, s.requests)
-    starts, positions = (
-        s.tensor(s.requests + 1, dtype="int32"),
-        s.tensor(s.max_tokens, dtype="int64"),
-    )
+    starts, positions = s.int32(s.requests + 1), s.int64(s.max_tokens)
     BlockTables.compute_slot_mappings(held, requests, starts, positions, s.max_tokens)
 
 
@@ -101,7 +98,7 @@ def staged_writes(s: Shapes) -> None:
     from vllm.v1.worker.gpu import buffer_utils as buffers
 
     write = buffers._apply_write_kernel[(s.requests,)]
-    rows = s.tensor(s.max_requests, dtype="int32")
+    rows = s.int32(s.max_requests)
     for kind in ("int32", "float32"):
         table, contents = s.tensor(s.max_requests, 1024, dtype=kind), s.tensor(1024, dtype=kind)
         write(
@@ -109,9 +106,9 @@ def staged_writes(s: Shapes) -> None:
             BLOCK_SIZE=1024,
             MULTI_GROUP=False,
         )
-    pointers, strides = s.tensor(_GROUPS, dtype="uint64"), s.tensor(_GROUPS, dtype="int64")
+    pointers, strides = s.tensor(_GROUPS, dtype="uint64"), s.int64(_GROUPS)
     write(
-        *(pointers, strides, rows, rows, s.tensor(1024, dtype="int32"), rows, rows),
+        *(pointers, strides, rows, rows, s.int32(1024), rows, rows),
         BLOCK_SIZE=1024,
         MULTI_GROUP=True,
     )
@@ -127,8 +124,8 @@ def zeroed_pages(s: Shapes) -> None:
     size = min(largest_power_of_2_divisor(words), 1024)
     utils._zero_kv_blocks_kernel[(s.requests * _CACHES * (words // size),)](
         s.tensor(_CACHES, dtype="uint64"),
-        s.tensor(_CACHES, dtype="int64"),
-        s.tensor(s.requests, dtype="int64"),
+        s.int64(_CACHES),
+        s.int64(s.requests),
         s.requests,
         N_SEGS=_CACHES,
         MAX_CHUNKS=words // size,
@@ -143,16 +140,13 @@ def draft_inputs(s: Shapes) -> None:
     from vllm.v1.worker.gpu.spec_decode.dflash.speculator import prepare_dflash_inputs
 
     drafted = s.max_requests * s.steps
-    numbers, states = s.tensor(s.requests, dtype="int32"), s.tensor(s.max_requests)
-    lengths, seeds = (
-        s.tensor(s.max_requests, dtype="int32"),
-        s.tensor(s.max_requests, dtype="int64"),
-    )
-    positions, tokens = s.tensor(s.max_tokens, dtype="int64"), s.tensor(s.max_tokens, dtype="int32")
+    numbers, states = s.int32(s.requests), s.tensor(s.max_requests)
+    lengths, seeds = s.int32(s.max_requests), s.int64(s.max_requests)
+    positions, tokens = s.int64(s.max_tokens), s.int32(s.max_tokens)
     buffers: Any = SimpleNamespace(
         input_ids=tokens,
         positions=positions,
-        query_start_loc=s.tensor(s.max_requests + 1, dtype="int32"),
+        query_start_loc=s.int32(s.max_requests + 1),
         seq_lens=lengths,
     )
     for scheduled in (s.steps + 1, s.max_tokens):
@@ -160,16 +154,16 @@ def draft_inputs(s: Shapes) -> None:
             num_reqs=s.requests,
             num_scheduled_tokens=np.full(s.requests, scheduled),
             positions=positions,
-            query_start_loc=s.tensor(s.requests + 1, dtype="int32"),
+            query_start_loc=s.int32(s.requests + 1),
             idx_mapping=numbers,
         )
         prepare_dflash_inputs(
             buffers,
             *(positions, positions, positions),
-            *(s.tensor(drafted, dtype="int64"), s.tensor(drafted, dtype="int64")),
-            s.tensor(drafted, dtype="int32"),
+            *(s.int64(drafted), s.int64(drafted)),
+            s.int32(drafted),
             *(states, seeds, batch, numbers, numbers, seeds, lengths, states, seeds),
-            s.tensor(s.max_requests, s.context // WINDOW_ROWS, dtype="int32"),
+            s.int32(s.max_requests, s.context // WINDOW_ROWS),
             WINDOW_ROWS,
             VOCABULARY - 1,
             *(s.steps, s.steps, s.max_requests, s.max_tokens, s.context),

@@ -21,22 +21,22 @@ def draft_tokens(s: Shapes) -> None:
     drafted = s.requests * s.steps
     speculator: Any = SimpleNamespace(
         num_speculative_steps=s.steps,
-        sample_indices=s.tensor(drafted, dtype="int64"),
-        sample_idx_mapping=s.tensor(drafted, dtype="int32"),
-        sample_pos=s.tensor(drafted, dtype="int64"),
-        input_buffers=SimpleNamespace(input_ids=s.tensor(s.max_tokens, dtype="int32")),
-        _anchor_idx=s.tensor(s.max_requests, dtype="int64"),
-        _step_cols=s.tensor(s.steps, dtype="int32"),
+        sample_indices=s.int64(drafted),
+        sample_idx_mapping=s.int32(drafted),
+        sample_pos=s.int64(drafted),
+        input_buffers=SimpleNamespace(input_ids=s.int32(s.max_tokens)),
+        _anchor_idx=s.int64(s.max_requests),
+        _step_cols=s.int32(s.steps),
         _d2t_scatter_index=None,
         draft_logits=s.tensor(s.max_requests, s.steps, VOCABULARY),
-        draft_tokens=s.tensor(s.max_requests, s.steps, dtype="int64"),
+        draft_tokens=s.int64(s.max_requests, s.steps),
         temperature=s.tensor(s.max_requests),
-        seeds=s.tensor(s.max_requests, dtype="int64"),
+        seeds=s.int64(s.max_requests),
         use_fp64_gumbel=False,
         model=SimpleNamespace(
-            compute_draft_logits=lambda _: s.tensor(drafted, VOCABULARY, dtype="bfloat16"),
+            compute_draft_logits=lambda _: s.bfloat16(drafted, VOCABULARY),
             markov_embed=lambda tokens: tokens,
-            markov_bias=lambda _: s.tensor(s.requests, VOCABULARY, dtype="bfloat16"),
+            markov_bias=lambda _: s.bfloat16(s.requests, VOCABULARY),
         ),
     )
     DSparkSpeculator._sample_sequential(speculator, s.requests, s.tensor(drafted, 64))
@@ -50,14 +50,14 @@ def target_tokens(s: Shapes) -> None:
     from vllm.v1.worker.gpu.sample.min_p import apply_min_p
 
     rows = s.verified
-    logits, request = s.tensor(rows, VOCABULARY), s.tensor(rows, dtype="int32")
-    states, seeds = s.tensor(s.max_requests), s.tensor(s.max_requests, dtype="int64")
+    logits, request = s.tensor(rows, VOCABULARY), s.int32(rows)
+    states, seeds = s.tensor(s.max_requests), s.int64(s.max_requests)
     apply_temperature(logits, request, states)
     apply_min_p(logits, request, states)
-    k, p = s.tensor(rows, dtype="int32"), s.tensor(rows)
+    k, p = s.int32(rows), s.tensor(rows)
     for asked in ((k, p), (k, None), (None, p)):
         apply_top_k_top_p(logits, *asked)
-    positions = s.tensor(rows, dtype="int64")
+    positions = s.int64(rows)
     gumbel_sample(logits, request, states, seeds, positions, apply_temperature=False)
 
 
@@ -88,15 +88,15 @@ def block_verification(s: Shapes) -> None:
 def _verify(s: Shapes, **options: bool) -> None:
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 
-    rows, numbers = s.verified, s.tensor(s.verified, dtype="int32")
+    rows, numbers = s.verified, s.int32(s.verified)
     rejection_sample(
         s.tensor(rows, VOCABULARY),
         s.tensor(s.max_requests, s.steps, VOCABULARY),
-        s.tensor(rows, dtype="int64"),
-        s.tensor(s.requests + 1, dtype="int32"),
-        s.tensor(rows, dtype="int64"),
-        s.tensor(s.requests, dtype="int32"),
-        *(numbers, numbers, s.tensor(s.max_requests), s.tensor(s.max_requests, dtype="int64")),
+        s.int64(rows),
+        s.int32(s.requests + 1),
+        s.int64(rows),
+        s.int32(s.requests),
+        *(numbers, numbers, s.tensor(s.max_requests), s.int64(s.max_requests)),
         *(s.steps, None),
         **options,
     )
@@ -110,27 +110,27 @@ def asked_for(s: Shapes) -> None:
     from vllm.v1.worker.gpu.sample.penalties import apply_penalties, bincount
 
     rows = s.verified
-    logits, request = s.tensor(rows, VOCABULARY), s.tensor(rows, dtype="int32")
-    numbers, floats = s.tensor(s.max_requests, dtype="int32"), s.tensor(s.max_requests)
-    bias = s.tensor(s.max_requests, _BIAS_TOKENS, dtype="int32")
+    logits, request = s.tensor(rows, VOCABULARY), s.int32(rows)
+    numbers, floats = s.int32(s.max_requests), s.tensor(s.max_requests)
+    bias = s.int32(s.max_requests, _BIAS_TOKENS)
     apply_logit_bias(
-        *(logits, request, s.tensor(rows, dtype="int64"), numbers, bias, numbers, bias),
+        *(logits, request, s.int64(rows), numbers, bias, numbers, bias),
         s.tensor(s.max_requests, _BIAS_TOKENS),
-        *(numbers, numbers, s.tensor(s.max_requests, _STOP_TOKENS, dtype="int32")),
+        *(numbers, numbers, s.int32(s.max_requests, _STOP_TOKENS)),
     )
-    mask = s.tensor(s.max_requests, -(-VOCABULARY // 32), dtype="int32")
-    counts = s.tensor(s.max_requests, VOCABULARY, dtype="int32")
-    history = s.tensor(s.max_requests, s.context, dtype="int32")
+    mask = s.int32(s.max_requests, -(-VOCABULARY // 32))
+    counts = s.int32(s.max_requests, VOCABULARY)
+    history = s.int32(s.max_requests, s.context)
     apply_penalties(
-        *(logits, request, s.tensor(rows, dtype="int32"), request, floats, floats, floats),
+        *(logits, request, s.int32(rows), request, floats, floats, floats),
         *(mask, counts),
     )
-    requests = s.tensor(s.requests, dtype="int32")
+    requests = s.int32(s.requests)
     bincount(requests, history, numbers, numbers, mask, counts, s.context)
     apply_bad_words(
-        *(logits, request, s.tensor(s.max_requests, _BAD_TOKENS, dtype="int32")),
-        s.tensor(s.max_requests, _BAD_WORDS + 1, dtype="int32"),
-        *(numbers, history, numbers, numbers, s.tensor(rows, dtype="int32"), request, _BAD_WORDS),
+        *(logits, request, s.int32(s.max_requests, _BAD_TOKENS)),
+        s.int32(s.max_requests, _BAD_WORDS + 1),
+        *(numbers, history, numbers, numbers, s.int32(rows), request, _BAD_WORDS),
     )
 
 
@@ -147,25 +147,23 @@ def logprobs(s: Shapes) -> None:
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
     rows = s.verified
-    logits, tokens = s.tensor(rows, VOCABULARY), s.tensor(rows, dtype="int64")
+    logits, tokens = s.tensor(rows, VOCABULARY), s.int64(rows)
     logprob.compute_topk_scores(logits, _LOGPROBS, tokens)
     named: Any = SimpleNamespace(
-        num_token_ids=SimpleNamespace(gpu=s.tensor(s.max_requests, dtype="int32")),
-        token_ids=SimpleNamespace(gpu=s.tensor(s.max_requests, 128, dtype="int32")),
+        num_token_ids=SimpleNamespace(gpu=s.int32(s.max_requests)),
+        token_ids=SimpleNamespace(gpu=s.int32(s.max_requests, 128)),
     )
-    logprob.compute_topk_scores(
-        *(logits, _LOGPROBS, tokens, None, named, s.tensor(rows, dtype="int32"), 128)
-    )
-    sampled = s.tensor(s.requests, s.steps + 1, dtype="int64")
-    starts = s.tensor(s.requests + 1, dtype="int32")
+    logprob.compute_topk_scores(*(logits, _LOGPROBS, tokens, None, named, s.int32(rows), 128))
+    sampled = s.int64(s.requests, s.steps + 1)
+    starts = s.int32(s.requests + 1)
     rejection_sampler._flatten_sampled_kernel[(s.requests,)](
-        *(tokens, sampled, sampled.stride(0), s.tensor(s.requests, dtype="int32"), starts),
+        *(tokens, sampled, sampled.stride(0), s.int32(s.requests), starts),
         num_warps=1,
     )
     prompt_logprob.get_prompt_logprobs_token_ids(
-        *(s.max_tokens, starts, s.tensor(s.requests, dtype="int32")),
-        s.tensor(s.max_requests, dtype="int32"),
-        s.tensor(s.max_requests, s.context, dtype="int32"),
+        *(s.max_tokens, starts, s.int32(s.requests)),
+        s.int32(s.max_requests),
+        s.int32(s.max_requests, s.context),
     )
 
 
@@ -177,7 +175,7 @@ def structured_output(s: Shapes) -> None:
 
     words = -(-VOCABULARY // 32)
     structured_outputs._apply_grammar_bitmask_kernel[(s.verified, triton.cdiv(VOCABULARY, 8192))](
-        *(s.tensor(s.verified, VOCABULARY), VOCABULARY, s.tensor(s.verified, dtype="int32")),
-        *(s.tensor(s.verified, words, dtype="int32"), words, VOCABULARY),
+        *(s.tensor(s.verified, VOCABULARY), VOCABULARY, s.int32(s.verified)),
+        *(s.int32(s.verified, words), words, VOCABULARY),
         BLOCK_SIZE=8192,
     )
