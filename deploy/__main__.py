@@ -7,13 +7,12 @@ import importlib
 import json
 import os
 import sys
-from pathlib import Path
 
 from deploy import environment, plan, programs, recipe
 from deploy.containers import weights
 from deploy.environment import SetupError
 from deploy.plan import PlanError
-from deploy.recipe import RecipeError, facts, release, switches, vocabulary
+from deploy.recipe import Profile, RecipeError, facts, release, switches, vocabulary
 from deploy.recipe.release import Release
 from deploy.validation import accuracy, smoke
 from patches import faults
@@ -38,18 +37,14 @@ def main(argv: list[str] | None = None) -> int:
         return int(module.main(argv[1:]))
     parser = argparse.ArgumentParser(prog="python3 -m deploy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    own = switches.recipe_file(os.environ)
 
     p = commands.add_parser("plan", help="print what would run; flags after -- are added")
     p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="profile to plan")
-    p.add_argument("--recipe", type=Path, default=own, help="recipe file")
     p.add_argument("--format", choices=FORMS, default="shell")
-    p.add_argument("--no-speculation", action="store_true", help="serve without a draft")
     p.add_argument("extra", nargs="*", metavar="FLAG", help="extra vllm serve flags, after --")
     p.set_defaults(run=run_plan)
 
     p = commands.add_parser("profiles", help="list the profiles with their evidence")
-    p.add_argument("--recipe", type=Path, default=own, help="recipe file")
     p.set_defaults(run=run_profiles)
 
     p = commands.add_parser("releases", help="what is known of each release of vLLM")
@@ -61,7 +56,6 @@ def main(argv: list[str] | None = None) -> int:
 
     p = commands.add_parser("weights", help="download the weights and read them through")
     p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="what serves them")
-    p.add_argument("--recipe", type=Path, default=own, help="recipe file")
     p.set_defaults(run=run_weights)
 
     p = commands.add_parser("smoke", help="start what is here to test, and test it")
@@ -88,12 +82,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_plan(args: argparse.Namespace) -> int:
     """Print the plan in the form asked for; what to know first goes to stderr."""
-    loaded = recipe.load(args.recipe)
-    if args.profile is None:
-        raise RecipeError(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
-    speculates = switches.speculation(os.environ) and not args.no_speculation
-    graphs = switches.graphs(os.environ)
-    profile = loaded.profile(args.profile)
+    profile = _profile(args.profile)
+    speculates, graphs = switches.speculation(os.environ), switches.graphs(os.environ)
     made = plan.make(profile, args.extra, os.environ, speculates, graphs)
     print(f"# profile {made.profile}, evidence: {made.evidence}", file=sys.stderr)
     for warning in made.warnings:
@@ -104,6 +94,14 @@ def run_plan(args: argparse.Namespace) -> int:
         print(f"# {line}", file=sys.stderr)
     print(made.render(args.format))
     return 0
+
+
+def _profile(name: str | None) -> Profile:
+    """The profile of that name, in the recipe that the environment names. Raises RecipeError."""
+    loaded = recipe.load(switches.recipe_file(os.environ))
+    if not name:
+        raise RecipeError(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
+    return loaded.profile(name)
 
 
 def holds(pinned: Release) -> tuple[str, ...]:
@@ -118,9 +116,9 @@ def holds(pinned: Release) -> tuple[str, ...]:
     )
 
 
-def run_profiles(args: argparse.Namespace) -> int:
+def run_profiles(_args: argparse.Namespace) -> int:
     """One line a profile."""
-    for profile in recipe.load(args.recipe).profiles.values():
+    for profile in recipe.load(switches.recipe_file(os.environ)).profiles.values():
         print(f"{profile.name:10} {profile.evidence}: {profile.note}")
     return 0
 
@@ -151,10 +149,7 @@ def run_environment(args: argparse.Namespace) -> int:
 
 def run_weights(args: argparse.Namespace) -> int:
     """Fill the hub's cache of this machine, or of the container."""
-    loaded = recipe.load(args.recipe)
-    if not args.profile:
-        raise RecipeError(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
-    return weights.main(loaded.profile(args.profile))
+    return weights.main(_profile(args.profile))
 
 
 def run_smoke(_args: argparse.Namespace) -> int:
@@ -164,9 +159,7 @@ def run_smoke(_args: argparse.Namespace) -> int:
 
 def run_accuracy(args: argparse.Namespace) -> int:
     """Become the accuracy test of a server that runs."""
-    if not args.profile:
-        raise RecipeError(f"--profile: got none; it is one of {', '.join(recipe.load().profiles)}")
-    return accuracy.main(args.profile, args.url)
+    return accuracy.main(_profile(args.profile), args.url)
 
 
 def run_vocabulary(_args: argparse.Namespace) -> int:

@@ -1,14 +1,31 @@
-"""What every program does at its edges: output that nobody takes, an interrupt, odd file names."""
+"""What every program does at its edges: words that it cannot follow, output that nobody takes, an
+interrupt, odd file names."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 FAILED, INTERRUPTED, READER_GONE = 1, 130, 141  # as a shell tells a death by SIGINT or SIGPIPE
+
+
+class Misuse(ValueError):
+    """A command line that cannot be followed; the message is one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says misuse as an error, for the caller to tell in one line; options are not shortened."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog=prog, allow_abbrev=False, **more)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises Misuse."""
+        raise Misuse(f"{message}; see {self.prog} --help")
 
 
 def run(main: Callable[[], int]) -> NoReturn:

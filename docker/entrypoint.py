@@ -81,7 +81,6 @@ def preflight(made: Plan, extra: Sequence[str]) -> None:
     if mode == "off":
         return
     words = ["--profile", made.profile]
-    words += [] if made.speculates else ["--no-speculation"]
     code = look.main([*words, "--note-caches", "--", *extra])
     if code == 0 and mode == "full":
         # A process of its own: vLLM's import and the GPU's context end with it.

@@ -85,7 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--token-file", type=Path, help="file with the token of /, /report and /drain")
     p.add_argument("--log", type=Path, help="the server's log, to name causes")
     p.add_argument("--drain", type=float, help="seconds between SIGTERM and the end")
-    p.add_argument("--recipe", type=Path, help="recipe file (default: DSPARK_RECIPE, else ours)")
     p.set_defaults(run=run_serve)
 
     for name, text in (("check", "ask the health service once"), ("wait", "ask until it is so")):
@@ -105,7 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--url", default=beside, help="the service (default: DSPARK_HEALTH_URL)")
     p.add_argument("--at-least", type=float, default=10.0, help="seconds to wait in any case")
     p.add_argument("--timeout", type=float, help="seconds at most (default: drain_budget_s)")
-    p.add_argument("--recipe", type=Path, help="recipe file (default: DSPARK_RECIPE, else ours)")
     p.set_defaults(run=run_idle)
 
     for name, text in ELSEWHERE.items():
@@ -131,7 +129,7 @@ def run_serve(args: argparse.Namespace) -> int:
         log=args.log,
         drain_s=settings.DRAIN_S if args.drain is None else args.drain,
         grpc_port=args.grpc_port,
-        recipe_file=args.recipe or switches.recipe_file(os.environ),
+        recipe_file=switches.recipe_file(os.environ),
         speculation=switches.speculation(os.environ),
         environ=os.environ,
     )
@@ -174,7 +172,7 @@ def run_idle(args: argparse.Namespace) -> int:
     from healthcheck.client import Client
     from healthcheck.service import idle, settings
 
-    recipe_file = args.recipe or switches.recipe_file(os.environ)
+    recipe_file = switches.recipe_file(os.environ)
     made = settings.make(args.profile, target=args.target, recipe_file=recipe_file)
     budget_s = made.policy.health.drain_budget_s if args.timeout is None else args.timeout
     code, line = idle.wait(

@@ -234,7 +234,7 @@ _SMOKE_ROWS: tuple[tuple[str, Kind, str, str], ...] = (
     ("speculation.no_gain", Kind.SPECULATION, "a lone request is slower with speculation",
      "look at acceptance; serve without a draft (DSPARK_SPECULATION=off) until it gains"),
     ("baseline.unusable", Kind.UNKNOWN, "there is nothing to compare the speed with",
-     "give the address or the --full --json report of a server without speculation"),
+     "give the --full --json report of a server without speculation"),
 )  # fmt: skip
 
 REASONS: Mapping[str, Reason] = {row[0]: Reason(*row) for row in _ROWS}

@@ -55,12 +55,6 @@ class Plan:
     warnings: tuple[str, ...]
     asks: frozenset[str]
     longest: int | None
-
-    @property
-    def speculates(self) -> bool:
-        """Whether the server drafts."""
-        return "draft" in self.asks
-
     memory: Memory | None  # of each card, None without a card
 
     def exec_argv(self, python: str) -> list[str]:

@@ -8,12 +8,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NoReturn
 
 from deploy import recipe
 from deploy.plan.memory import Memory
@@ -21,18 +18,10 @@ from deploy.preflight import checks, facts, start
 from deploy.preflight.caches import cache_folders, note_caches
 from deploy.preflight.findings import LEVELS, Finding
 from deploy.preflight.host import Host
+from deploy.programs import Misuse, Parser
 from deploy.recipe import Profile, Recipe, RecipeError, switches
 
 FORMS = ("text", "json")
-
-
-class Misuse(ValueError):
-    """The command line cannot be followed; the message is one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Misuse(f"{message}; see python3 -m deploy preflight --help")
 
 
 @dataclass(frozen=True)
@@ -54,10 +43,10 @@ def main(argv: list[str], host: Host | None = None) -> int:
     host = host or Host()
     try:
         args = _parser().parse_args(argv)
-        loaded = recipe.load(args.recipe)
+        loaded = recipe.load(switches.recipe_file(host.environ))
         name = args.profile or host.environ.get("DSPARK_PROFILE")
         profile = loaded.profile(name) if name else None
-        speculates = switches.speculation(host.environ) and not args.no_speculation
+        speculates = switches.speculation(host.environ)
         graphs = switches.graphs(host.environ)
     except SystemExit as e:  # --help
         return int(e.code or 0)
@@ -138,13 +127,9 @@ def _one_line(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python3 -m deploy preflight", description=__doc__)
+    parser = Parser(prog="python3 -m deploy preflight", description=__doc__)
     parser.add_argument("--profile", help="profile to start; default DSPARK_PROFILE, else by card")
     parser.add_argument("--format", choices=FORMS, default="text")
-    parser.add_argument(
-        "--recipe", type=Path, default=switches.recipe_file(os.environ), help="recipe file"
-    )
-    parser.add_argument("--no-speculation", action="store_true", help="serve without a draft")
     parser.add_argument(
         "--note-caches",
         action="store_true",

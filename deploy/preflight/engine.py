@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from deploy import collector, plan, recipe
 from deploy.plan import PlanError
+from deploy.programs import Misuse, Parser
 from deploy.recipe import RecipeError, serve_parser, switches
 
 # Decided by vllm/platforms/rocm.py and by AITER, which only a ROCm build runs.
@@ -39,15 +40,6 @@ ROCM_ONLY = (
 
 class Complaint(ValueError):
     """vLLM refuses; the message is one line in vLLM's words."""
-
-
-class Misuse(ValueError):
-    """The command line cannot be followed; the message is one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Misuse(f"{message}; see python3 -m deploy engine-config --help")
 
 
 @dataclass(frozen=True)
@@ -211,25 +203,22 @@ def _quieten(environ: MutableMapping[str, str]) -> None:
 
 
 def _plan(args: argparse.Namespace) -> plan.Plan:
-    loaded = recipe.load(args.recipe)
+    loaded = recipe.load(switches.recipe_file(os.environ))
     if not args.profile:
         raise Misuse(f"--profile: got none; it is one of {', '.join(loaded.profiles)}")
     profile = loaded.profile(args.profile)
-    speculates = switches.speculation(os.environ) and not args.no_speculation
+    speculates = switches.speculation(os.environ)
     graphs = switches.graphs(os.environ)
     return plan.make(profile, args.extra, os.environ, speculates, graphs)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python3 -m deploy engine-config", description=__doc__)
+    parser = Parser(prog="python3 -m deploy engine-config", description=__doc__)
     parser.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"))
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    own = switches.recipe_file(os.environ)
-    parser.add_argument("--recipe", type=Path, default=own, help="recipe file")
     parser.add_argument(
         "--model", type=Path, help="judge with the config.json of this folder instead"
     )
-    parser.add_argument("--no-speculation", action="store_true", help="serve without a draft")
     parser.add_argument("extra", nargs="*", metavar="FLAG", help="extra server flags, after --")
     return parser
 

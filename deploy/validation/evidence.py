@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import SplitResult
 
 from deploy import environment, recipe
@@ -28,6 +28,7 @@ from deploy.files import SecretError, read_secret, why_not_writable, write_whole
 from deploy.preflight import checks, facts
 from deploy.preflight import cli as preflight
 from deploy.preflight.host import Host
+from deploy.programs import Misuse, Parser
 from deploy.recipe import Profile, Recipe, RecipeError
 from deploy.redaction import Redaction
 from deploy.validation.accuracy import WAIT_S
@@ -47,11 +48,6 @@ from deploy.validation.row import HEADER, row
 SCHEMA = 2
 OUT = environment.ROOT / "build" / "evidence.json"
 LOCAL = ("127.0.0.1", "localhost", "::1")
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise EvidenceError(f"{message}; see python3 -m deploy evidence --help")
 
 
 @dataclass(frozen=True)
@@ -107,9 +103,6 @@ def gather(target: Target, host: Host, loaded: Recipe, test: Tester) -> dict[str
     return clean
 
 
-# --- the parts
-
-
 def run_test(name: str, target: Target) -> Mapping[str, Any]:
     """A test in its locked environment; its table goes to the terminal."""
     return test_with(str(environment.ensure("health")), name, target)
@@ -136,20 +129,11 @@ def test_with(python: str, name: str, target: Target) -> Mapping[str, Any]:
     return report
 
 
-# --- the row of the README
-
-
-# --- what is not sent
-
-
 def redaction(target: Target, host: Host) -> Redaction:
     """What is known of this machine and this server, to be taken out."""
     names = (host.hostname(), platform.node(), target.url.hostname or "")
     # A host may be called as its cards are.
     return Redaction.of(names, [target.key], kept=(target.profile.name, *LOCAL))
-
-
-# --- the command
 
 
 def main(argv: Sequence[str] | None = None, test: Tester = run_test) -> int:
@@ -166,7 +150,7 @@ def main(argv: Sequence[str] | None = None, test: Tester = run_test) -> int:
         write_whole(args.out, json.dumps(found, indent=2) + "\n")
     except SystemExit as e:  # --help
         return int(e.code or 0)
-    except (EvidenceError, RecipeError, SetupError, OSError) as e:
+    except (Misuse, EvidenceError, RecipeError, SetupError, OSError) as e:
         print(f"evidence: {' '.join(str(e).split())}", file=sys.stderr)
         return OUTCOMES.index(UNKNOWN)
     except KeyboardInterrupt:
@@ -189,9 +173,7 @@ def _target(args: argparse.Namespace, host: Host, loaded: Recipe) -> Target:
     parts = http_parts(url)
     if parts is None or parts.username or parts.password:
         raise EvidenceError(f"--url: got {url!r}; give http://HOST:PORT of a running server")
-    key = ""
-    if args.api_key_file:
-        key = _key(args.api_key_file)
+    key = _key(args.api_key_file) if args.api_key_file else ""
     model = args.model or profile.served_model_name
     return Target(profile, parts, model, args.api_key_file and args.api_key_file.absolute(), key)
 
@@ -209,7 +191,7 @@ def _key(path: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python3 -m deploy evidence", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python3 -m deploy evidence", description=__doc__)
     parser.add_argument("--profile", help="what is served; default DSPARK_PROFILE, else by card")
     parser.add_argument("--url", help="the running server; default: the profile's port here")
     parser.add_argument("--model", help="served model name; default: the profile's")

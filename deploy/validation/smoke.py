@@ -2,8 +2,8 @@
 
 SMOKE_URL names a server that runs already. Otherwise the compose deployment is started where there
 is an MI GPU and a Docker engine, and the CPU rehearsal everywhere else and where SMOKE_PROFILE
-names it. SMOKE_SIZE is `full` or `quick`; SMOKE_BASELINE names a server without speculation, or the
-report of one.
+names it. SMOKE_SIZE is `full` or `quick`; SMOKE_BASELINE names the report of a server without
+speculation.
 """
 
 from __future__ import annotations

@@ -167,10 +167,12 @@ class Client:
         """The same client without its key; None if it has none."""
         if self._key is None:
             return None
+        return self.at(self.base_url)
+
+    def at(self, base_url: str) -> Client:
+        """A client of another server, as patient and as trusting, without a key."""
         return Client(
-            self.base_url,
-            connect_timeout_s=self._connect_timeout_s,
-            authorities=self.authorities,
+            base_url, connect_timeout_s=self._connect_timeout_s, authorities=self.authorities
         )
 
     def get(

@@ -26,7 +26,7 @@ from healthcheck.reasons import Note
 from healthcheck.service.cause import Cause, Log
 from healthcheck.service.generate import Generator
 from healthcheck.service.provenance import Provenance
-from healthcheck.service.runner import Runner, ThreadRunner
+from healthcheck.service.runner import Runner
 from healthcheck.service.snapshot import ProbeResult, Snapshot
 from healthcheck.service.voice import to_stderr
 from healthcheck.signs.model import Signs
@@ -61,7 +61,7 @@ class Loop:
         self._policy = policy
         self._clock = clock
         self._wake = threading.Event()
-        self._runner = runner or ThreadRunner(Generator(client, policy, clock), self._wake.set)
+        self._runner = runner or Runner(Generator(client, policy, clock), self._wake.set)
         self._say = say or to_stderr
         self._log = log
         self._provenance = provenance

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from healthcheck.client.cancel import Cancel
 from healthcheck.service.generate import Generator
@@ -12,23 +11,7 @@ from healthcheck.verdict import Generation, Outstanding, Want
 from healthcheck.worker import Worker
 
 
-class Runner(Protocol):
-    """Runs generations one at a time."""
-
-    def start(self, want: Want, model: str, now: float) -> None:
-        """Begin one; there is none outstanding."""
-
-    def poll(self, now: float) -> tuple[Generation | None, Outstanding | None]:
-        """The one that has finished, given once, and the one that runs now."""
-
-    def stop(self) -> None:
-        """Abort the one that runs, so that the server stops working on it."""
-
-    def end(self) -> None:
-        """Abort the one that runs; none will follow."""
-
-
-class ThreadRunner:
+class Runner:
     """Runs each generation in a thread kept for it; calls `wake` when it has ended."""
 
     def __init__(self, generator: Generator, wake: Callable[[], None]) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from deploy import recipe
 from deploy.files import why_not_writable, write_whole
+from deploy.programs import Misuse, Parser
 from deploy.recipe import RecipeError, facts, switches
 from healthcheck.client import Client
 from healthcheck.service import settings
@@ -38,20 +38,9 @@ Against a CPU rehearsal the default is what takes seconds. Left to --full there:
 it is asked for, unless --quick; long prompts and each concurrency stay within --budget.
 
 `smoke compare A B` shows what changed from one JSON report to another: acceptance counts as changed
-where the 99 % Wilson intervals do not overlap, a speed where the interval of its ratio clears the
-tolerance. Exit code 0: nothing is worse, 1: something is, 2: not two reports.
+where the 99 % Wilson intervals do not overlap, a speed where the interval of its ratio is more than
+{compare.TOLERANCE:.0%} away. Exit code 0: nothing is worse, 1: something is, 2: not two reports.
 """
-
-
-class Misuse(ValueError):
-    """A command line that cannot be followed; the message is one line."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says misuse as an error, for the caller to tell in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Misuse(f"{message} (see --help)")
 
 
 @dataclass(frozen=True)
@@ -77,15 +66,20 @@ class Files:
 
 def main(argv: list[str]) -> int:
     """The command; 0 all held, 1 something was bad, 2 could not tell or misused."""
+    if argv[:1] == ["compare"]:
+        return told_as("smoke", lambda: _compare(argv[1:]))
+    return told_as("smoke", lambda: _smoke(argv))
+
+
+def told_as(name: str, test: Callable[[], int]) -> int:
+    """The exit code of a test; what ends it before a report is one line."""
     try:
-        if argv[:1] == ["compare"]:
-            return _compare(argv[1:])
-        return _smoke(argv)
+        return test()
     except (Misuse, RecipeError, SettingsError, ReportError) as e:
-        print(f"smoke: {' '.join(str(e).split())}", file=sys.stderr)
+        print(f"{name}: {' '.join(str(e).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("smoke: interrupted; no report is written", file=sys.stderr)
+        print(f"{name}: interrupted; no report is written", file=sys.stderr)
         return 130
 
 
@@ -93,38 +87,34 @@ def _smoke(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     files = Files(args.json, args.junit, args.html)
     files.check()
-    target, make = asked_for(args)
+    target = asked_for(args)
+    health = None if args.health is None else settings.url("--health", args.health)
     target = replace(
         target,
-        health=_client("--health", args.health, partial(make, key=None)),
+        health=None if health is None else target.client.at(health),
         full=args.full,
         without=frozenset(args.without),
-        baseline=_baseline(args.baseline, make),
+        baseline=None if args.baseline is None else results.read(args.baseline),
     )
     return finish(run(target), files)
 
 
-def asked_for(args: argparse.Namespace) -> tuple[Target, partial[Client]]:
-    """The server that the options of `name_server` name, and what makes clients like its own.
-
-    Raises RecipeError, SettingsError.
-    """
+def asked_for(args: argparse.Namespace) -> Target:
+    """The server that the options of `name_server` name. Raises RecipeError, SettingsError."""
     profile = recipe.load(switches.recipe_file(os.environ)).profile(args.profile)
-    make = partial(
-        Client,
-        connect_timeout_s=profile.health.connect_timeout_s,
-        key=settings.secret("--api-key-file", args.api_key_file),
-        authorities=settings.authorities(args.ca_file),
-    )
-    target = Target(
-        client=make(settings.url("URL", args.url)),
+    return Target(
+        client=Client(
+            settings.url("URL", args.url),
+            connect_timeout_s=profile.health.connect_timeout_s,
+            key=settings.secret("--api-key-file", args.api_key_file),
+            authorities=settings.authorities(args.ca_file),
+        ),
         profile=profile,
         model=args.model or profile.served_model_name,
         wait_s=args.wait if args.wait is not None else profile.health.start_budget_s,
         speculation=args.speculation == "on",
         budget_s=args.budget,
     )
-    return target, make
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,7 +123,6 @@ def _parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     name_server(parser, BUDGET_S, "for the long prompts, and for each concurrency")
     parser.add_argument("--health", metavar="URL", help="health service whose verdict to include")
@@ -148,9 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         "--without", action="append", default=[], choices=OPTIONAL, help="leave a part out"
     )
     parser.add_argument(
-        "--baseline",
-        metavar="URL|FILE",
-        help="a server without speculation (asked with the same model and key), or its JSON report",
+        "--baseline", type=Path, metavar="FILE", help="JSON report of one without speculation"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write it as JUnit XML")
@@ -189,20 +176,12 @@ def _compare(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="python3 -m healthcheck smoke compare",
         description="Show what changed from report A to report B. Exit code 1: something is worse.",
-        allow_abbrev=False,
     )
     parser.add_argument("a", metavar="A", type=Path, help="the earlier JSON report")
     parser.add_argument("b", metavar="B", type=Path, help="the later one")
-    parser.add_argument(
-        "--tolerance",
-        type=_share,
-        default=compare.TOLERANCE,
-        metavar="SHARE",
-        help="change of speed that is not called one (default: %(default)s)",
-    )
     args = parser.parse_args(argv)
     a, b = results.read(args.a), results.read(args.b)
-    differences = compare.compare(a, b, args.tolerance)
+    differences = compare.compare(a, b)
     print(compare.table(a, b, differences))
     return compare.exit_code(differences)
 
@@ -210,43 +189,35 @@ def _compare(argv: Sequence[str]) -> int:
 def finish(
     report: Report,
     files: Files,
+    html: Callable[[], str] | None = None,
+    notes: Sequence[str] = (),
+    name: str = "smoke",
 ) -> int:
-    """Print the table, write the files where asked; returns the exit code."""
+    """Print the table and notes, write the files where asked; returns the exit code. `html` makes
+    the page of another report than the smoke test's."""
     print(table(report, colour=has_colour(sys.stdout)), flush=True)
-    made = {"json": Report.as_json, "junit": junit, "html": page}
+    for note in notes:
+        print(f"note: {note}")
+    made: dict[str, Callable[[], str]] = {
+        "json": report.as_json,
+        "junit": partial(junit, report),
+        "html": html or partial(page, report),
+    }
     for option, path in files.named():
         try:
-            write_whole(path, made[option](report))
+            write_whole(path, made[option]())
         except OSError as e:
-            print(f"smoke: --{option} {path}: {e.strerror}; give a writable file", file=sys.stderr)
+            print(f"{name}: --{option} {path}: {e.strerror}; give a writable file", file=sys.stderr)
             return 2
         print(f"report: {path}")
     return report.exit_code
 
 
-def _client(option: str, url: str | None, make: Callable[[str], Client]) -> Client | None:
-    return None if url is None else make(settings.url(option, url))
-
-
-def _baseline(given: str | None, make: Callable[[str], Client]) -> Client | Report | None:
-    if given is None or "://" in given:
-        return _client("--baseline", given, make)
-    return results.read(Path(given))
-
-
 def _seconds(text: str) -> float:
-    return _number(text, 0.0, recipe.MOST_S, f"seconds from 0 to {recipe.MOST_S:g}")
-
-
-def _share(text: str) -> float:
-    return _number(text, 0.0, 1.0, "a share from 0 to 1")
-
-
-def _number(text: str, least: float, most: float, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"got {text!r}; give {what}")
+    if not 0 <= value <= recipe.MOST_S:
+        raise argparse.ArgumentTypeError(f"got {text!r}; give seconds from 0 to {recipe.MOST_S:g}")
     return value

@@ -37,13 +37,13 @@ class Difference:
     why: str = ""
 
 
-def compare(a: Report, b: Report, tolerance: float = TOLERANCE) -> list[Difference]:
+def compare(a: Report, b: Report) -> list[Difference]:
     """What changed from `a` to `b`, in the order of the report."""
     return [
         *_facts(a, b),
         *_checks(a, b),
         *_acceptance(a.acceptance, b.acceptance),
-        *_levels(a, b, tolerance),
+        *_levels(a, b),
         *_long_prompts(a, b),
     ]
 
@@ -102,18 +102,17 @@ def _acceptance(a: Acceptance | None, b: Acceptance | None) -> Iterator[Differen
         )
 
 
-def _levels(a: Report, b: Report, tolerance: float) -> Iterator[Difference]:
+def _levels(a: Report, b: Report) -> Iterator[Difference]:
     for new in b.levels:
         old = a.level(new.concurrency)
         if old is not None:
-            judged = not (a.rehearsal or b.rehearsal)
-            yield _rates(old, new, tolerance if judged else None)
+            yield _rates(old, new, judged=not (a.rehearsal or b.rehearsal))
             yield _times("first piece", new.concurrency, old.first_s, new.first_s)
             yield _times("between pieces", new.concurrency, old.gap_s, new.gap_s)
 
 
-def _rates(old: Level, new: Level, tolerance: float | None) -> Difference:
-    """The ratio of what each request got; a tolerance of None judges nothing."""
+def _rates(old: Level, new: Level, *, judged: bool) -> Difference:
+    """The ratio of what each request got."""
     name = f"tokens/s at {new.concurrency}"
     before, after = f"{old.tokens_per_s:.1f}", f"{new.tokens_per_s:.1f}"
     if not old.request_rates or not new.request_rates:
@@ -121,15 +120,15 @@ def _rates(old: Level, new: Level, tolerance: float | None) -> Difference:
     times, low, high = ratio(new.request_rates, old.request_rates)
     words = f"a request: {times:.2f} times ({low:.2f} to {high:.2f})"
     way = Way.SAME
-    if tolerance is None:
+    if not judged:
         way = Way.SAME if before == after else Way.CHANGED
         words += "; not judged: a rehearsal's kernels are interpreted"
-    elif high < 1 - tolerance:
+    elif high < 1 - TOLERANCE:
         way = Way.WORSE
-    elif low > 1 + tolerance:
+    elif low > 1 + TOLERANCE:
         way = Way.BETTER
     elif high < 1 or low > 1:
-        words += f", within the tolerance of {tolerance:.0%}"
+        words += f", within the tolerance of {TOLERANCE:.0%}"
     return Difference(name, before, after, way, words)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from healthcheck.client import Client
 from healthcheck.client.answers import Answer, Failure
 from healthcheck.judge import Outcome, Step
 from healthcheck.service import generate
@@ -44,7 +43,7 @@ class Request:
         return self.asked if counted is None else counted
 
 
-def ask(target: Target, nonce: str, client: Client | None = None) -> Request:
+def ask(target: Target, nonce: str) -> Request:
     """One streamed completion, as a user's: sampled, without logprobs, of a prompt of its own.
 
     Of a seed of its own as well: what is drawn goes by seed and position, so that requests of one
@@ -56,7 +55,7 @@ def ask(target: Target, nonce: str, client: Client | None = None) -> Request:
     payload = target.generator.payload(want, target.model)
     del payload["logprobs"], payload["return_token_ids"]
     sent_at = time.monotonic()
-    answer = stream.ask(client or target.client, generate.PATH, payload, limit_s)
+    answer = stream.ask(target.client, generate.PATH, payload, limit_s)
     return Request(tokens, sent_at, time.monotonic(), answer)
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 from deploy.recipe import Health
-from healthcheck.client import Client
 from healthcheck.client.answers import Failure
 from healthcheck.client.exposition import Exposition, Speculation
 from healthcheck.judge import Outcome
@@ -16,15 +15,13 @@ from healthcheck.smoke import load
 from healthcheck.smoke.figures import ratio
 from healthcheck.smoke.load import Request
 from healthcheck.smoke.results import Check, Report, SpeedUp
-from healthcheck.smoke.stream import Streamed
-from healthcheck.smoke.target import Session, fault, refusal
+from healthcheck.smoke.target import Session, fault
 
 # Rounds of requests, until there are enough drafts to tell a dead draft from bad luck, and one that
 # is always right from a good one: of 0.99, 536 drafts are sure.
 ROUNDS = 12
 CONCURRENT = 4
-# Requests to each of two servers, in turns, so that a drift of the machine is shared.
-PAIRS = 8
+ALONE = 8  # lone requests, where no other part has asked them
 
 # Tokens per second of lone requests, with a draft and without.
 Rates = tuple[tuple[float, ...], tuple[float, ...]]
@@ -130,11 +127,13 @@ def speed_up(session: Session) -> Iterator[Check]:
         session.report.leave_out("speed-up", "the server is said to serve without a draft")
         return
     if against is None:
-        session.report.leave_out("speed-up", "no --baseline without speculation was given")
+        session.report.leave_out(
+            "speed-up", "no --baseline, the report of a server without speculation, was given"
+        )
         return
-    name = against.target if isinstance(against, Report) else against.base_url
+    name = against.target
     began = time.monotonic()
-    rates = _reported(session, against) if isinstance(against, Report) else _turns(session, against)
+    rates = _rates(session, against)
     took = time.monotonic() - began
     if isinstance(rates, str):
         yield fault("speed-up", Outcome.UNKNOWN, "baseline.unusable", rates, took)
@@ -152,7 +151,7 @@ def speed_up(session: Session) -> Iterator[Check]:
     yield Check("speed-up", Outcome.GOOD, words, took)
 
 
-def _reported(session: Session, against: Report) -> Rates | str:
+def _rates(session: Session, against: Report) -> Rates | str:
     """The rates of a lone request here and in a report; a reason in words if there are none."""
     mine, its = session.report.level(1), against.level(1)
     if against.speculates:
@@ -160,36 +159,8 @@ def _reported(session: Session, against: Report) -> Rates | str:
     if its is None or not its.request_rates:
         return f"the report of {against.target} has no figures of a lone request"
     if mine is None:
-        mine = load.level(1, load.at_once(session.target, 1, PAIRS, "alone"))
+        mine = load.level(1, load.at_once(session.target, 1, ALONE, "alone"))
         session.report.levels.insert(0, mine)
     if not mine.request_rates:
         return "no lone request was answered here"
     return mine.request_rates, its.request_rates
-
-
-def _turns(session: Session, against: Client) -> Rates | str:
-    """The rates of lone requests to both servers in turns, each of them first every other time."""
-    target = session.target
-    seen = scrape(against, target.profile.health.probe_timeout_s)
-    if isinstance(seen, Failure):
-        return f"{against.base_url}: {seen.detail}"
-    if seen.speculation() is not None:
-        return f"{against.base_url} speculates as well"
-    until = time.monotonic() + target.budget_s
-    ran: dict[Client, list[Request]] = {target.client: [], against: []}
-    for client in ran:
-        load.ask(target, "warm-up", client)
-    for pair in range(PAIRS):
-        order = list(ran) if pair % 2 == 0 else list(reversed(ran))
-        for client in order:
-            ran[client].append(load.ask(target, f"pair-{pair}", client))
-        if time.monotonic() > until:
-            break
-    for client, requests in ran.items():
-        lost = [r.answer for r in requests if not isinstance(r.answer, Streamed)]
-        if lost:
-            return f"{client.base_url}: {refusal('lone request', lost[0]).evidence}"
-    with_draft, without = (load.level(1, requests).request_rates for requests in ran.values())
-    if not with_draft or not without:
-        return "streams without text"
-    return with_draft, without

@@ -29,7 +29,7 @@ class Target:
     """The server under test and how long to wait for it. `ended` says how it ended, else None.
 
     `full` None: everything, but on the CPU rehearsal only what is quick there. `without` names
-    parts to leave out, `baseline` a server without speculation or the report of one. `say` takes a
+    parts to leave out, `baseline` the report of one without speculation. `say` takes a
     line that is told.
     """
 
@@ -43,7 +43,7 @@ class Target:
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
     full: bool | None = None
     without: Collection[str] = ()
-    baseline: Client | Report | None = None
+    baseline: Report | None = None
     budget_s: float = BUDGET_S
 
     @property

@@ -168,10 +168,10 @@ def nan_weights() -> Case:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = RehearsalServer(folder / "server.log", fault=NAN_WEIGHTS)
         stack.enter_context(server)
-        quick = ("--recipe", str(quick_recipe(folder)))
+        quick = str(quick_recipe(folder))
         ours = {
             OURS: stack.enter_context(service(SHIPPED, server.url)),
-            OURS_QUICK: stack.enter_context(service(QUICK, server.url, *quick)),
+            OURS_QUICK: stack.enter_context(service(QUICK, server.url, DSPARK_RECIPE=quick)),
         }
         case.said = _watch(peers(), RealView(server.url, MODEL), NAN_S)
         for name, watching in ours.items():

@@ -125,14 +125,20 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(profile: str, target: str, *flags: str, model: str = MODEL) -> Iterator[Service]:
+def service(
+    profile: str, target: str, *flags: str, model: str = MODEL, **environ: str
+) -> Iterator[Service]:
     """A health service with a profile's budgets, ended at the end."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "healthcheck", "serve", "--profile", profile, *flags]
     command += ["--target", target, "--model", model, "--port", str(port)]
     process = subprocess.Popen(
-        command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     made = Service(profile, url, process)
     try:
@@ -316,7 +322,7 @@ def real_server() -> Iterator[Watched]:
         stack.enter_context(watching(server.process, log))
         made = Watched(server, {SHIPPED: shipped}, hang=hang)
         made.gates.append(_gate(made, shipped, "first start", wait_for_port=True))
-        again = stack.enter_context(service(QUICK, server.url, "--recipe", str(quick)))
+        again = stack.enter_context(service(QUICK, server.url, DSPARK_RECIPE=str(quick)))
         made.services[QUICK] = again
         made.gates.append(_gate(made, again, "again, long prompt of 600", wait_for_port=False))
         shipped.wait_ready()

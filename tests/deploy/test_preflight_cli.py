@@ -45,7 +45,6 @@ def look(tree: Path, *arguments: str) -> int:
         (["--bogus"], "--bogus"),
         (["--profile", "mi999"], "mi999"),
         (["--format", "xml"], "xml"),
-        (["--recipe", "no-such-file"], "no-such-file"),
     ],
 )
 def test_misuse_is_one_line_and_exit_2(arguments: list[str], told: str) -> None:

@@ -79,7 +79,7 @@ def test_a_plan_follows_the_switch() -> None:
     assert "# warning: cudagraph_mode: got 'FULL_AND_PIECEWISE', and on ROCm" in chosen.stderr
     plans = [
         subprocess.run(
-            [sys.executable, "-m", "deploy", "plan", "--profile", "mi355x", *flags],
+            [sys.executable, "-m", "deploy", "plan", "--profile", "mi355x"],
             cwd=ROOT,
             env={**os.environ, "DSPARK_SPECULATION": switch},
             capture_output=True,
@@ -87,7 +87,7 @@ def test_a_plan_follows_the_switch() -> None:
             timeout=120,
             check=True,
         ).stdout
-        for switch, flags in (("off", []), ("on", ["--no-speculation"]), ("on", []))
+        for switch in ("off", "on")
     ]
-    assert plans[0] == plans[1] != plans[2]
+    assert plans[0] != plans[1]
     assert "--speculative-config" not in plans[0]

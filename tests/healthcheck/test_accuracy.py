@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from deploy import recipe
-from deploy.recipe import RecipeError
 from deploy.validation import accuracy as make_target
 from healthcheck import accuracy
 from healthcheck.accuracy import calls, gsm8k
@@ -538,7 +537,10 @@ def test_lm_eval_that_does_not_end_is_ended(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "accuracy: the following arguments are required: URL (see --help)"),
+        (
+            [],
+            "accuracy: the following arguments are required: URL; see python3 -m healthcheck accuracy --help",
+        ),
         (["gpu:8000"], "accuracy: URL: got 'gpu:8000'; give an address such as http"),
         (["http://h", "--profile", "mi999"], "accuracy: profile: got 'mi999'"),
         (["http://h", "--seed", "x"], "accuracy: argument --seed: invalid int value: 'x'"),
@@ -572,21 +574,19 @@ def test_a_server_that_is_not_there_ends_it(
 def test_make_asks_the_containers_or_an_address() -> None:
     """The port and the key that `make up` was given; an address goes before the port."""
     environ = {"SERVER_PORT": "9000", "API_KEY_FILE": "/keys/server"}
-    words = make_target.arguments("mi300x", "", environ)
+    profiles = recipe.load().profiles
+    words = make_target.arguments(profiles["mi300x"], "", environ)
     assert words[2] == "http://127.0.0.1:9000"
     assert words[words.index("--api-key-file") + 1] == "/keys/server"
-    words = make_target.arguments("mi300x", "http://gpu:1", {})
+    words = make_target.arguments(profiles["mi300x"], "http://gpu:1", {})
     assert words[2:5] == ["http://gpu:1", "--profile", "mi300x"]
     written = [word for word in words if "accuracy-report" in word]
     assert [word.rpartition(os.sep)[2] for word in written] == [
         "accuracy-report.json",
         "accuracy-report.html",
     ]
-    with pytest.raises(RecipeError, match="got 'mi999'"):
-        make_target.arguments("mi999", "", {})
-    assert make_target.arguments("rehearsal", "", {})[2].endswith(
-        f":{recipe.load().profile('rehearsal').ports.serve}"
-    )
+    rehearsal = profiles["rehearsal"]
+    assert make_target.arguments(rehearsal, "", {})[2].endswith(f":{rehearsal.ports.serve}")
 
 
 def test_the_document_says_what_is_asked_and_seen() -> None:

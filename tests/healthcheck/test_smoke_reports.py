@@ -448,16 +448,6 @@ def test_the_speed_of_a_rehearsal_is_told_and_not_judged() -> None:
     assert ways(report(rehearsal=True), slow)["tokens/s at 1"] is Way.CHANGED
 
 
-def test_the_tolerance_is_the_users(tmp_path: Path) -> None:
-    """A stricter one calls the same change worse."""
-    a, b = tmp_path / "a.json", tmp_path / "b.json"
-    report().write(a)
-    report(levels=[level(1, 46.0)]).write(b)
-    assert smoke.main(["compare", str(a), str(b)]) == 0
-    assert smoke.main(["compare", str(a), str(b), "--tolerance", "0.01"]) == 1
-    assert smoke.main(["compare", str(b), str(a), "--tolerance", "0.01"]) == 0
-
-
 def test_rows_and_needles_have_a_direction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
