@@ -20,7 +20,7 @@ from healthcheck import accuracy
 from healthcheck.accuracy import calls, gsm8k
 from healthcheck.accuracy.ask import CALLS, CALLS_FLOOR, FORM_TASKS, KINDS, SIDE_BY_SIDE
 from healthcheck.accuracy.needles import DEPTHS
-from healthcheck.accuracy.results import CLAMPED, UNCLAMPED
+from healthcheck.accuracy.results import CLAMPED, UNCLAMPED, Report
 from healthcheck.accuracy.score import (
     Score,
     answers_to_tell,
@@ -29,8 +29,11 @@ from healthcheck.accuracy.score import (
     told_from,
     verdict,
 )
+from healthcheck.client import Client
 from healthcheck.judge import PICKED_TOKENS, Outcome, tasks
 from healthcheck.judge.numbers import number_of
+from healthcheck.smoke.results import Check
+from healthcheck.smoke.target import Session, Target
 from tests.support.scripted_server import MODEL, completion, error
 from tests.support.solving_server import SolvingServer
 
@@ -261,7 +264,9 @@ def test_a_server_that_solves_all_is_good(
 ) -> None:
     """Exit 0; scores with intervals, needles by length, and what was not judged, in both reports."""
     server = served()
-    assert run(server, tmp_path) == 0
+    assert run(server, tmp_path, "--seed", "1") == 0
+    check_sampling(server)
+    check_depths(server)
     report = report_of(tmp_path)
     assert (report["kind"], report["verdict"], report["seed"]) == ("accuracy", "good", 1)
     counts = {kind.name: kind.count for kind in KINDS} | {"tool calls": CALLS}
@@ -278,12 +283,8 @@ def test_a_server_that_solves_all_is_good(
     assert page.count("<svg") == 2 and "What it does not see" in page and "25,774" in page
 
 
-def test_answers_are_sampled_as_users_are_served(
-    served: Callable[..., SolvingServer], tmp_path: Path
-) -> None:
+def check_sampling(server: SolvingServer) -> None:
     """At the model card's temperature, each with a seed of its own, without a thought."""
-    server = served()
-    run(server, tmp_path, "--seed", "1")
     assert {payload["temperature"] for payload in server.asked} == {1.0}
     assert not any(p["chat_template_kwargs"]["thinking"] for p in server.asked)
     assert {p["seed"] for p in server.asked} == set(range(1, 241))
@@ -324,10 +325,8 @@ def test_a_needle_is_missed_when_it_is_missed_twice(
     assert (first["asked"], first["found"], first["found_at_first"]) == (5, 5, 0)
 
 
-def test_needles_stand_at_every_depth(served: Callable[..., SolvingServer], tmp_path: Path) -> None:
+def check_depths(server: SolvingServer) -> None:
     """The pages that are asked for are as far into each prompt as the depths say."""
-    server = served()
-    run(server, tmp_path)
     asked = [
         (len(re.findall("^Page", prompt, re.MULTILINE)) - 1, int(found[1]))
         for prompt in (str(payload["prompt"]) for payload in server.completions)
@@ -339,50 +338,31 @@ def test_needles_stand_at_every_depth(served: Callable[..., SolvingServer], tmp_
         assert share == pytest.approx(DEPTHS[place // 3], abs=0.05)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_kind_that_is_solved_badly_is_bad_alone(
-    served: Callable[..., SolvingServer], tmp_path: Path, kind: Any
+def test_what_is_solved_badly_is_bad_alone(
+    served: Callable[..., SolvingServer], tmp_path: Path
 ) -> None:
-    """Its row is bad with its share; the others hold."""
-    assert run(served(solves=lambda name: 0.5 if name == kind.name else 1.0), tmp_path) == 1
+    """Its row is bad with its share, and so are calls of the right tool with wrong arguments; the
+    others hold."""
+    first = KINDS[0].name
+    server = served(solves=lambda name: 0.5 if name == first else 1.0, calls_right=0.5)
+    assert run(server, tmp_path) == 1
     report = report_of(tmp_path)
     bad = {row["name"]: row["code"] for row in report["checks"] if row["outcome"] != "good"}
-    assert bad == {kind.name: "accuracy.low"}
+    assert bad == {first: "accuracy.low", "tool calls": "accuracy.low"}
 
 
-def test_a_server_without_its_clamp_passes_as_told(
-    served: Callable[..., SolvingServer], tmp_path: Path
+@pytest.mark.parametrize("where", ["content", "arguments"])
+def test_calls_that_leak_are_bad(
+    served: Callable[..., SolvingServer], tmp_path: Path, where: str
 ) -> None:
-    """92.8 % instead of 93.6 % is within every floor: the report says that it proves nothing."""
-    assert run(served(solves=lambda _: 0.928), tmp_path) == 0
-    assert any("no score here is proof" in line for line in report_of(tmp_path)["limits"])
-
-
-def test_calls_that_leak_into_the_content_are_bad(
-    served: Callable[..., SolvingServer], tmp_path: Path
-) -> None:
-    """Marks of a call in the content are a parser's fault, however few; they count as wrong too."""
-    assert run(served(leaks=0.08), tmp_path) == 1
+    """Marks of a call beside it or in its arguments are a parser's fault, however few; they count
+    as wrong too."""
+    leaks = {"content": "leaks", "arguments": "argument_leaks"}[where]
+    assert run(served(**{leaks: 0.08}), tmp_path) == 1
     report = report_of(tmp_path)
-    assert rows(report)["tools"]["code"] == "tools.in_content"
+    assert rows(report)["tools"]["code"] == f"tools.in_{where}"
     (score,) = [s for s in report["scores"] if s["name"] == "tool calls"]
     assert 2 <= CALLS - score["right"] < 10
-
-
-def test_calls_that_leak_into_their_arguments_are_bad(
-    served: Callable[..., SolvingServer], tmp_path: Path
-) -> None:
-    """As in the content, under its own code."""
-    assert run(served(argument_leaks=0.08), tmp_path) == 1
-    assert rows(report_of(tmp_path))["tools"]["code"] == "tools.in_arguments"
-
-
-def test_calls_with_wrong_arguments_are_wrong(
-    served: Callable[..., SolvingServer], tmp_path: Path
-) -> None:
-    """A whole call of the right tool is not enough."""
-    assert run(served(calls_right=0.5), tmp_path) == 1
-    assert rows(report_of(tmp_path))["tool calls"]["code"] == "accuracy.low"
 
 
 @pytest.mark.parametrize(("status", "code"), [(500, 1), (503, 2), (400, 2)])
@@ -482,11 +462,29 @@ def test_gsm8k_is_judged_where_lm_eval_is(
     assert f"base_url={server.url}/v1/completions" in told["argv"][4]
 
 
-def test_a_low_gsm8k_is_bad(served: Callable[..., SolvingServer], tmp_path: Path) -> None:
+@pytest.fixture
+def gsm8k_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[str, float], tuple[list[Check], list[str]]]:
+    """What is made of an lm_eval of this body within so many seconds: its rows, and why there are
+    none."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def judged(body: str, budget_s: float) -> tuple[list[Check], list[str]]:
+        lm_eval(tmp_path, body)
+        profile = recipe.load().profile("mi355x")
+        target = Target(Client("http://127.0.0.1:9"), profile, MODEL, 1.0, budget_s=budget_s)
+        report = Report("http://127.0.0.1:9", "mi355x", "unverified", MODEL)
+        made = list(gsm8k.gsm8k_rows(report, Session(target, report, print)))
+        return made, [item.why for item in report.left_out]
+
+    return judged
+
+
+def test_a_low_gsm8k_is_bad(gsm8k_alone: Callable[..., tuple[list[Check], list[str]]]) -> None:
     """0.04, as of a broken sampler (vLLM PR 51768)."""
-    lm_eval(tmp_path, f"result = result.replace('0.95', '0.04'); {WRITES}")
-    assert run(served(), tmp_path) == 1
-    assert rows(report_of(tmp_path))["GSM8K"]["code"] == "accuracy.low"
+    ((row,), _) = gsm8k_alone(f"result = result.replace('0.95', '0.04'); {WRITES}", 60.0)
+    assert row.code == "accuracy.low"
 
 
 @pytest.mark.parametrize(
@@ -503,29 +501,25 @@ def test_a_low_gsm8k_is_bad(served: Callable[..., SolvingServer], tmp_path: Path
     ],
 )
 def test_what_lm_eval_lacks_is_not_the_servers_fault(
-    served: Callable[..., SolvingServer], tmp_path: Path, body: str, why: str
+    gsm8k_alone: Callable[..., tuple[list[Check], list[str]]], body: str, why: str
 ) -> None:
     """GSM8K is then not judged; the line says why and how it would be."""
-    lm_eval(tmp_path, body)
-    assert run(served(), tmp_path) == 0
-    (left,) = [item for item in report_of(tmp_path)["left_out"] if item["name"] == "GSM8K"]
-    assert why in left["why"] and "pip install 'lm_eval[api]'" in left["why"]
+    (made, (left,)) = gsm8k_alone(body, 60.0)
+    assert made == [] and why in left and "pip install 'lm_eval[api]'" in left
 
 
 def test_lm_eval_that_does_not_end_is_ended(
-    served: Callable[..., SolvingServer], tmp_path: Path
+    gsm8k_alone: Callable[..., tuple[list[Check], list[str]]], tmp_path: Path
 ) -> None:
     """With its children, when the budget is spent."""
     child = tmp_path / "child"
-    lm_eval(
-        tmp_path,
+    body = (
         "import subprocess\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"pathlib.Path({str(child)!r}).write_text(str(child.pid))\ntime.sleep(600)",
+        f"pathlib.Path({str(child)!r}).write_text(str(child.pid))\ntime.sleep(600)"
     )
-    assert run(served(), tmp_path, "--budget", "5") == 0
-    (left,) = [item for item in report_of(tmp_path)["left_out"] if item["name"] == "GSM8K"]
-    assert "did not end in the 5 s given (--budget)" in left["why"]
+    (_, (left,)) = gsm8k_alone(body, 2.0)
+    assert "did not end in the 2 s given (--budget)" in left
     if child.exists():  # a machine under load may not have come that far
         state = Path(f"/proc/{child.read_text()}/stat")
         assert not state.exists() or state.read_text().split()[2] == "Z"

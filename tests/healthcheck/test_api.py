@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -44,6 +45,7 @@ SIGNS = Signs(
 )
 
 
+@functools.cache
 def schema(name: str) -> dict[str, Any]:
     """The file, which is a JSON Schema by itself."""
     made: dict[str, Any] = json.loads((HERE / f"{name}.schema.json").read_text("utf-8"))
@@ -62,9 +64,15 @@ def closed(made: Any) -> Any:
     return {**own, "additionalProperties": False} if "properties" in made else own
 
 
+@functools.cache
+def validator(name: str) -> Any:
+    """What holds a report against the closed schema."""
+    return jsonschema.Draft202012Validator(closed(schema(name)))
+
+
 def fits(name: str, data: object) -> None:
     """Raises jsonschema.ValidationError for what the file does not promise, whole and no more."""
-    jsonschema.Draft202012Validator(closed(schema(name))).validate(json.loads(json.dumps(data)))
+    validator(name).validate(json.loads(json.dumps(data)))
 
 
 # --- /report --------------------------------------------------------------------------------------
