@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -250,17 +249,6 @@ def test_redaction_leaves_what_is_no_secret(
 # --- the command
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "deploy", "evidence", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -274,13 +262,14 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--bogus",), "unrecognized arguments: --bogus; see"),
     ],
 )
-def test_misuse_is_one_line_before_anything_runs(arguments: tuple[str, ...], words: str) -> None:
+def test_misuse_is_one_line_before_anything_runs(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit code 2, and what to give."""
-    ran = _run(*arguments)
-    assert ran.returncode == 2
-    assert ran.stdout == ""
-    assert ran.stderr.count("\n") == 1
-    assert words in ran.stderr
+    assert evidence.main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert words in said.err
 
 
 def test_the_command_writes_the_file_and_prints_the_row(

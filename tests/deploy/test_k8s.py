@@ -102,15 +102,6 @@ def test_rendered_manifests_are_strictly_valid(folder: str, tmp_path: Path) -> N
     assert f"Kubernetes {OLDEST} or newer" in (K8S / "README.md").read_text()
 
 
-def test_strict_validation_sees_a_misspelt_field(tmp_path: Path) -> None:
-    """The validator that the tests trust refuses a probe with a typing error."""
-    broken = json.loads(json.dumps(one("overlays/mi355x", "Deployment")))
-    broken["spec"]["template"]["spec"]["containers"][0]["startupProbe"]["periodSecond"] = 1
-    file = tmp_path / "broken.yaml"
-    file.write_text(yaml.safe_dump(broken))
-    assert tools.run("kubernetes-validate", "--strict", file).returncode != 0
-
-
 def test_custom_resources_fit_their_definitions() -> None:
     """Every resource of an operator uses only fields that were looked up in its definition."""
     found = [r for folder in EXAMPLES for r in render(folder) if r["kind"] in schemas()]
@@ -571,16 +562,11 @@ def test_the_groups_pods_are_the_overlays() -> None:
 
 @contextmanager
 def answering(statuses: dict[str, int]) -> Iterator[int]:
-    """A real HTTP server that answers each path with its status of the moment; 0: not at all."""
-    never = threading.Event()
+    """A real HTTP server that answers each path with its status of the moment."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status = statuses.get(self.path, 404)
-            if status == 0:
-                never.wait(30)
-                return
-            self.send_response(status)
+            self.send_response(statuses.get(self.path, 404))
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -592,7 +578,6 @@ def answering(statuses: dict[str, int]) -> Iterator[int]:
         try:
             yield running.server_address[1]
         finally:
-            never.set()
             running.shutdown()
             thread.join()
 
@@ -608,14 +593,14 @@ def answers(passes: Surfaces) -> dict[str, int]:
 
 
 class Script:
-    """States by virtual time, served by a real HTTP server to a kubelet."""
+    """States by virtual time, served by a real HTTP server to a kubelet; the probes of every folder
+    are the same ones."""
 
-    def __init__(self, folder: str, *states: tuple[float, State]) -> None:
+    def __init__(self, *states: tuple[float, State]) -> None:
         self._states = states
         self._now = 0.0
         self.statuses: dict[str, int] = {}
         self._pace(0.0)
-        self._folder = folder
 
     def _pace(self, seconds: float) -> None:
         self._now += seconds
@@ -626,16 +611,15 @@ class Script:
         """Play it to a new kubelet."""
         with answering(self.statuses) as port:
             ask = kubelet.over_http("127.0.0.1", {RECIPE.ports.health: port})
-            node = kubelet.Kubelet(pod(self._folder), ask, self._pace)
+            node = kubelet.Kubelet(pod("overlays/mi355x"), ask, self._pace)
             node.run(seconds)
         return node
 
 
-@pytest.mark.parametrize("folder", EVERY)
-def test_a_slow_start_is_waited_for(folder: str) -> None:
+def test_a_slow_start_is_waited_for() -> None:
     """Half an hour of loading and a gate end in a started, ready pod without one restart."""
     states = ((0, State.LOADING), (1800, State.SMOKE), (1830, State.READY))
-    node = Script(folder, *states).run(1900)
+    node = Script(*states).run(1900)
     assert node.pod_ready and node.restarts("server") == 0
     assert 1830 <= node.when("server", "started")[0] <= 1840
     assert 1830 <= node.when("server", "ready")[0] <= 1835
@@ -643,7 +627,7 @@ def test_a_slow_start_is_waited_for(folder: str) -> None:
 
 def test_a_start_over_its_budget_is_given_up() -> None:
     """A server that never passes its gate is restarted after the recipe's start budget."""
-    node = Script("overlays/mi355x", (0, State.LOADING)).run(7300)
+    node = Script((0, State.LOADING)).run(7300)
     startup = next(p for p in kubelet.probes(pod("overlays/mi355x")) if p.kind == "startup")
     last_question = startup.initial_delay_s + RECIPE.profile("mi355x").health.start_budget_s
     assert node.when("server", "killed") == [last_question - startup.period_s]
@@ -653,8 +637,8 @@ def test_a_start_over_its_budget_is_given_up() -> None:
 def test_a_stalled_engine_is_restarted_and_a_blip_is_not() -> None:
     """Liveness acts on two minutes of STALLED, not on a minute and a half."""
     blip = ((0, State.READY), (200, State.STALLED), (290, State.READY))
-    assert Script("overlays/mi355x", *blip).run(600).restarts("server") == 0
-    stalled = Script("overlays/mi355x", (0, State.READY), (200, State.STALLED)).run(330)
+    assert Script(*blip).run(600).restarts("server") == 0
+    stalled = Script((0, State.READY), (200, State.STALLED)).run(330)
     assert stalled.restarts("server") == 1
     assert 300 <= stalled.when("server", "killed")[0] <= 320
     assert not stalled.pod_ready
@@ -663,18 +647,10 @@ def test_a_stalled_engine_is_restarted_and_a_blip_is_not() -> None:
 def test_not_ready_takes_the_pod_out_of_rotation_and_restarts_nothing() -> None:
     """Fifteen seconds of NOT_READY end the traffic; recovery brings it back."""
     states = ((0, State.READY), (100, State.NOT_READY), (400, State.READY))
-    node = Script("overlays/mi355x", *states).run(420)
+    node = Script(*states).run(420)
     assert node.when("server", "unready") == [110.0]
     assert node.when("server", "ready")[-1] == 400.0
     assert node.restarts("server") == 0 and node.pod_ready
-
-
-def test_a_probe_that_is_not_answered_in_time_has_failed() -> None:
-    """kubelet's question ends after its timeout, against a server that accepts and stays silent."""
-    probe = next(p for p in kubelet.probes(pod("overlays/mi355x")) if p.kind == "readiness")
-    with answering({"/readyz": 0}) as port:
-        ask = kubelet.over_http("127.0.0.1", {probe.port: port})
-        assert ask(replace(probe, timeout_s=1)) is False
 
 
 def test_probes_of_a_port_by_name_are_refused() -> None:
@@ -905,29 +881,15 @@ class World:
         return Reading(self.now, Answer(200), listing, metrics, generation, outstanding)
 
 
-@pytest.mark.parametrize(
-    "load_s",
-    [60.0, 600.0, 3600.0],
-)
+@pytest.mark.parametrize("load_s", [60.0, 7000.0])
 def test_a_crashed_server_gets_its_whole_start_again(load_s: float) -> None:
-    """After a crash the container is restarted once and may load as long as the first time."""
+    """After a crash the container is restarted once and may load as long as the first time, to the
+    longest start that is allowed."""
     world = World(load_s)
     world.run(load_s + 300)
     assert world.state is State.READY and world.kubelet.pod_ready
     world.crash()
     world.run(load_s + 300)
-    assert world.state is State.READY and world.kubelet.pod_ready
-    assert world.kubelet.restarts("server") == 1
-
-
-def test_a_hung_server_is_restarted_once() -> None:
-    """A hang is called a stall after its budget, liveness restarts the server, and it serves."""
-    world = World(600.0)
-    world.run(900)
-    world.hung = True
-    world.run(2 * RECIPE.profile("mi355x").health.stall_budget_s)
-    assert world.kubelet.when("server", "killed")
-    world.run(1200)
     assert world.state is State.READY and world.kubelet.pod_ready
     assert world.kubelet.restarts("server") == 1
 
@@ -986,11 +948,3 @@ def test_a_restarted_server_that_hangs_in_its_gate_keeps_its_start_budget(
     world.kubelet.begin_anew()
     world.run(3600)
     assert world.kubelet.restarts("server") == 1
-
-
-def test_a_first_start_of_two_hours_is_no_failure() -> None:
-    """The real state machine and the rendered probes let the longest allowed start through."""
-    world = World(7000.0)
-    world.run(7300)
-    assert world.state is State.READY and world.kubelet.pod_ready
-    assert world.kubelet.restarts("server") == 0

@@ -1,11 +1,14 @@
 """The preflight command: its forms, exit codes, and the real machine."""
 
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -23,15 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "deploy.preflight.cli", *arguments],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    """The command, in an environment that holds nothing but what is given."""
+    out, err = io.StringIO(), io.StringIO()
+    given = {"PATH": os.environ["PATH"], **environ}
+    with mock.patch.dict(os.environ, given, clear=True), redirect_stdout(out), redirect_stderr(err):
+        code = cli.main(list(arguments))
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def look(tree: Path, *arguments: str) -> int:

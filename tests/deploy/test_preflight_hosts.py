@@ -488,15 +488,9 @@ def test_one_setting_changes_one_finding(
 @pytest.mark.parametrize(
     ("flags", "environ", "check", "level"),
     [
-        ((), {"VLLM_USE_V2_MODEL_RUNNER": "0"}, "plan.dspark.v2_runner", "fail"),
         ((), {"VLLM_USE_V2_MODEL_RUNNER": "0", "DSPARK_GRAPHS": "on"}, "plan.graphs.piecewise_on_v1", "fail"),
         ((), {"DSPARK_GRAPHS": "on"}, "plan.graphs.choice", "warn"),
-        (("--compilation-config", '{"cudagraph_mode":"full"}'), {}, "plan.graphs.choice", "warn"),
-        (("--max-num-batched-tokens", "2k"), {}, "plan.dspark.slots", "fail"),
-        (("-pp", "2"), {}, "plan.dspark.pipeline_parallel", "fail"),
-        (("--speculative-config", '{"method":"dspark","num_speculative_tokens":3}'), {}, "plan.dspark.k_below_block", "fail"),
         (("--speculative-config", '{"method":"dspark","num_speculative_tokens":7}'), {}, "plan.dspark.k_above_block", "warn"),
-        (("--speculative-config", '{"method":"dspark","num_speculative_tokens":5,"model":"m"}'), {}, "plan.dspark.draft_model", "fail"),
         (("--no-such-flag",), {}, "plan.flags", "fail"),
         (("-tp", "16"), {}, "plan.mxfp4_shard", "warn"),
         (("-tp", "3"), {}, "plan.mxfp4_shard", "fail"),

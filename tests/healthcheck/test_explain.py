@@ -217,10 +217,13 @@ WRAPS = {
 }
 
 
-@pytest.mark.parametrize("wrap", WRAPS)
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [*((name, "logged") for name in SAMPLES), *(("rocm.no_gpu", wrap) for wrap in WRAPS)],
+)
 def test_each_signature_is_seen_through_each_prefix(name: str, wrap: str) -> None:
-    """A known line is known behind every prefix, before and after a wrapper, by line and by block."""
+    """Each known line is known, and one of them behind every prefix, before and after a wrapper, by
+    line and by block."""
     line = WRAPS[wrap].format(SAMPLES[name])
     for lines in ([START, line, WRAPPER], [START, WRAPPER, line]):
         for found in (_by_line(lines), _by_block(lines)):
@@ -246,13 +249,12 @@ def test_each_cause_is_found_whatever_ranks_write_in_whatever_order(name: str) -
         prefix + "INFO 11-29 13:00:10 [m.py:1] Starting to load model x" for prefix in prefixes
     ]
     lines += [f"(EngineCore_DP0 pid=9) {LOGGED}{SAMPLES['engine.core_start_failed']}", WRAPPER]
-    for seed in range(4):
-        random.Random(f"{name}/{seed}").shuffle(lines)
-        for found in (_by_line([START, *lines]), _by_block([START, *lines])):
-            cause = _cause(found)
-            assert (cause.id, cause.count) == (name, 8)
-            assert sorted(cause.processes) == [prefix[1:-2] for prefix in prefixes]
-            assert {one.id for one in found.findings} == {name}
+    random.Random(name).shuffle(lines)
+    for found in (_by_line([START, *lines]), _by_block([START, *lines])):
+        cause = _cause(found)
+        assert (cause.id, cause.count) == (name, 8)
+        assert sorted(cause.processes) == [prefix[1:-2] for prefix in prefixes]
+        assert {one.id for one in found.findings} == {name}
 
 
 @pytest.mark.parametrize(("name", "values"), VALUES_IN_REMEDY.items())
@@ -269,35 +271,6 @@ def test_a_value_that_the_line_does_not_give_is_said_to_be_missing() -> None:
     assert "arch named: not said" in cause.remedy
 
 
-@pytest.mark.parametrize(
-    ("wrap", "process", "rank"),
-    [
-        ("bare", "", ""),
-        ("logged", "Worker_TP3_EP3 pid=123", "TP3_EP3"),
-        ("engine", "EngineCore_DP0 pid=9", "DP0"),
-        ("compose", "Worker_TP3 pid=123", "TP3"),
-        ("kubernetes", "Worker_TP4 pid=955", "TP4"),
-        ("colours", "Worker_TP3 pid=123", "TP3"),
-        ("after a bar", "Worker_TP0 pid=98", "TP0"),
-        ("bar drawn over", "Worker_TP0 pid=98", "TP0"),
-    ],
-)
-def test_process_and_rank_of_the_cause_are_named(wrap: str, process: str, rank: str) -> None:
-    """The cause says which process of which rank wrote it."""
-    cause = _cause(_by_block([START, WRAPS[wrap].format(SAMPLES["rocm.no_gpu"])]))
-    assert (cause.process, cause.rank) == (process, rank)
-
-
-def test_a_docker_json_file_is_read() -> None:
-    """The json-file driver's objects are taken apart, with their times."""
-    lines = [
-        json.dumps({"log": f"{line}\n", "stream": "stderr", "time": f"2026-11-29T13:00:{at:02}.5Z"})
-        for at, line in [(0, START), (7, f"(Worker_TP1 pid=3) {SAMPLES['mem.kv_none']}")]
-    ]
-    cause = _cause(_by_block(lines))
-    assert (cause.id, cause.rank, cause.seconds) == ("mem.kv_none", "TP1", 7.0)
-
-
 # --- order and interleaving
 
 
@@ -310,12 +283,6 @@ def test_a_wrapper_alone_is_not_taken_for_a_cause(wrapper: str) -> None:
     assert (found.verdict, found.cause) == (Verdict.CAUSE_NOT_IN_LOG, None)
     assert "cause not in this log" in found.headline
     assert wrapper in found.headline
-
-
-def test_an_exit_code_is_told_where_it_is_all_there_is() -> None:
-    """A worker that was killed leaves only its exit code, which is explained."""
-    found = _by_line([START, f"(EngineCore pid=2) {LOGGED}{SAMPLES['worker.died']}"])
-    assert "-9 is the kernel's out-of-memory killer" in found.wrappers[0].remedy
 
 
 def test_traces_of_ranks_that_interleave_are_put_together() -> None:
@@ -529,13 +496,6 @@ def test_source_code_quoted_in_a_frame_is_no_evidence() -> None:
     assert _cause(_by_block([START, *lines, WRAPPER])).id == "unclassified"
 
 
-def test_a_log_that_ends_within_a_trace_says_so() -> None:
-    """Without the exception's name there is still the place, and it is said to be cut off."""
-    found = _by_block([START, *_trace("(Worker_TP0 pid=5) ", "OddError: x")[:-1]])
-    assert "cut off" in _cause(found).evidence[0].text
-    assert _cause(found).frames[-1].function == "load_model"
-
-
 @pytest.mark.parametrize(
     ("line", "name"),
     [
@@ -595,20 +555,6 @@ def test_a_trace_behind_a_margin_is_read(prefix: str, process: str, error: str) 
         assert cause.frames[-1].function == "load_model"
 
 
-def test_traces_of_torch_ranks_stay_apart() -> None:
-    """Two ranks that only torch names are two."""
-    mixed = zip(
-        _trace("[rank0]: ", "OddError: a", function="f0"),
-        _trace("[rank1]: ", "OddError: b", function="f1"),
-        strict=True,
-    )
-    found = _by_block([START, *(line for pair in mixed for line in pair), WRAPPER])
-    assert [(one.rank, one.frames[-1].function) for one in found.exceptions] == [
-        ("0", "f0"),
-        ("1", "f1"),
-    ]
-
-
 def test_a_line_of_a_logger_is_no_exception() -> None:
     """A level and a colon within somebody's trace are not the exception's name."""
     lines = _trace("", "OddError: x")
@@ -616,9 +562,17 @@ def test_a_line_of_a_logger_is_no_exception() -> None:
     assert [one.kind for one in _by_block([START, *lines, WRAPPER]).exceptions] == ["OddError"]
 
 
-@pytest.mark.parametrize("level", ["WARNING", "INFO", "DEBUG"])
-@pytest.mark.parametrize("traced", [True, False])
-@pytest.mark.parametrize("name", CAUSES)
+@pytest.mark.parametrize(
+    ("name", "traced", "level"),
+    [
+        *((name, True, "WARNING") for name in CAUSES),
+        *(
+            ("mem.hip_oom", traced, level)
+            for traced in (True, False)
+            for level in ("INFO", "DEBUG")
+        ),
+    ],
+)
 def test_a_known_fault_below_error_is_a_warning(name: str, traced: bool, level: str) -> None:
     """Who logs a known fault below ERROR goes on without, so another cause goes before it; it is
     the cause only of a failure that nothing else explains."""
@@ -698,13 +652,6 @@ def test_serving_and_routes_are_ready_too() -> None:
     assert _by_block([START, line, routes]).verdict is Verdict.STARTED
 
 
-def test_a_fault_while_serving_is_a_failure() -> None:
-    """An engine that dies after ready is not a good start."""
-    found = _by_block([START, READY, SAMPLES["rocm.mem_fault"], SAMPLES["engine.dead"]])
-    assert _cause(found).id == "rocm.mem_fault"
-    assert "while serving" in found.headline
-
-
 def test_an_exception_that_ended_the_engine_is_its_cause() -> None:
     """What the engine raised while serving is kept when its process goes on to say more."""
     lines = _trace(f"(EngineCore pid=2) {LOGGED}", "OddError: broken")
@@ -722,12 +669,6 @@ def test_a_request_that_fails_is_no_failure_of_the_server() -> None:
     assert _cause(died).process == "EngineCore pid=2"
 
 
-def test_nan_in_an_answer_is_a_failure() -> None:
-    """What the server itself says of a request counts, although the API process says it."""
-    lines = _trace(f"(APIServer pid=1) {LOGGED}", SAMPLES["numerics.nan_json"])
-    assert _cause(_by_block([START, READY, *lines])).id == "numerics.nan_json"
-
-
 def test_code_quoted_in_the_thousandth_trace_is_no_evidence() -> None:
     """Traces beyond those that are taken apart still quote code that nobody ran."""
     lines = _trace(f"(APIServer pid=1) {LOGGED}", "ValueError: bad request")
@@ -739,14 +680,6 @@ def test_code_quoted_in_the_thousandth_trace_is_no_evidence() -> None:
         assert (found.verdict, found.findings, found.wrappers) == (Verdict.STARTED, (), ())
     start = [line.replace("APIServer pid=1", "Worker_TP0 pid=5") for line in lines] * 1_000
     assert _by_block([START, *start]).wrappers == ()
-
-
-def test_dying_while_being_stopped_is_no_failure() -> None:
-    """What goes wrong after the shutdown was asked for is not explained."""
-    stop = "(APIServer pid=1) INFO 11-29 13:03:06 [launcher.py:112] [shutdown] API server: shutdown triggered"
-    lines = [START, READY, stop, SAMPLES["worker.died"], SAMPLES["probe.killed"]]
-    found = _by_block([*lines, *_trace("(Worker pid=3) ", "OddError: x")])
-    assert (found.verdict, found.stopped) == (Verdict.STARTED, True)
 
 
 def test_a_shutdown_after_the_engine_died_is_its_consequence() -> None:
@@ -895,26 +828,6 @@ def test_each_process_that_waits_is_told() -> None:
     )
     waits = [(w.process, w.rank, w.line_number, w.seconds) for w in explainer.result().waits]
     assert waits == [("Worker_TP3 pid=7", "TP3", 2, 10.0), ("Worker_TP5 pid=9", "TP5", 3, 20.0)]
-
-
-def test_silence_makes_a_wait_older() -> None:
-    """A hung start writes nothing, so whoever follows the log tells how long it was silent."""
-    explainer = _timed((0.0, START), (1.0, f"(Worker_TP2 pid=4) {BATON}"))
-    explainer.silence(800.0)
-    assert explainer.result().verdict is Verdict.LOADING
-    explainer.silence(1_000.0)
-    assert explainer.result().verdict is Verdict.FAILED
-
-
-def test_a_process_that_goes_on_waits_no_longer() -> None:
-    """Its own next line ends a wait, however late that line comes."""
-    explainer = _timed(
-        (0.0, START),
-        (1.0, f"(Worker_TP2 pid=4) {BATON}"),
-        (5_000.0, "(Worker_TP2 pid=4) import done"),
-    )
-    found = explainer.result()
-    assert (found.verdict, found.waits[0].state) == (Verdict.LOADING, "ended")
 
 
 def test_progress_of_a_worker_makes_a_wait_young_again() -> None:
@@ -1183,11 +1096,11 @@ def _size(explainer: Explainer) -> int:
 
 
 def test_what_is_kept_does_not_grow() -> None:
-    """Thousands of processes, traces and waits leave an explanation of bounded size."""
+    """Hundreds of processes, traces and waits, and as many again, leave an explanation of bounded size."""
     explainer = Explainer()
     sizes = []
     for round_ in range(3):
-        for number in range(1_500):
+        for number in range(500):
             process = f"(Worker_TP{number} pid={round_}{number}) "
             explainer.feed(process + BATON, float(number))
             for line in _trace(process, f"OddError: {number} of {round_}"):
@@ -1287,13 +1200,6 @@ def test_the_command_prints_the_cause_and_fails(capsys: pytest.CaptureFixture[st
         assert word in page
 
 
-def test_the_command_writes_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same as json, for programs."""
-    assert explain.main([str(DATA / "log-healthy.log"), "--format", "json"]) == 0
-    value = json.loads(capsys.readouterr().out)
-    assert (value["verdict"], value["startup"]["stages"][-1]["name"]) == ("started", "ready")
-
-
 def test_the_command_reads_standard_input() -> None:
     """A dash is standard input, whatever bytes come."""
     run = subprocess.run(
@@ -1359,14 +1265,6 @@ def test_signatures_that_are_not_sound_are_one_line(
     assert (printed.out, printed.err) == ("", "explain: signatures.tsv line 3: no\n")
 
 
-def test_another_format_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Text and json are all there is."""
-    with pytest.raises(SystemExit) as refusal:
-        explain.main([str(DATA / "log-healthy.log"), "--format", "yaml"])
-    assert refusal.value.code == 2
-    assert "invalid choice: 'yaml'" in capsys.readouterr().err
-
-
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     """Piped into what closes its end at once, the exit code still tells, and nothing is traced."""
     command = [
@@ -1387,11 +1285,3 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         run.stdin.close()  # now it may begin
         error = run.stderr.read()
     assert (run.returncode, error) == (1, b"")
-
-
-def test_an_empty_log_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing was found in nothing."""
-    path = tmp_path / "empty.log"
-    path.touch()
-    assert explain.main([str(path)]) == 0
-    assert "the log is empty" in capsys.readouterr().out
