@@ -11,10 +11,8 @@ from healthcheck.client.answers import Answer, Failure, FailureKind
 from healthcheck.client.exposition import Exposition, Speculation
 from healthcheck.client.listing import Listing
 from healthcheck.judge import CHANCE, Finding, Outcome, Step
-from healthcheck.reasons import Note
 from healthcheck.verdict import (
     ANY,
-    GATE,
     SURFACES,
     Alarm,
     Gate,
@@ -90,121 +88,6 @@ def test_the_ordinary_start() -> None:
     assert verdict(machine.memory, machine.now).line == "READY"
 
 
-@pytest.mark.parametrize(
-    ("health", "listing", "code"),
-    [
-        (REFUSED, None, "start.waiting"),
-        (TIMEOUT, None, "start.waiting"),
-        (DEAD, None, "start.waiting"),
-        (OK, Listing(("other",)), "config.wrong_model"),
-        (OK, Listing(()), "config.wrong_model"),
-        (OK, Note("config.unauthorized"), "config.unauthorized"),
-        (OK, Note("server.redirect"), "server.redirect"),
-    ],
-)
-def test_what_keeps_a_start_in_loading(
-    health: Answer | Failure, listing: Listing | Note | None, code: str
-) -> None:
-    """Until the expected model is listed the state is LOADING, and the reason says why."""
-    machine = Machine()
-    assert machine.see(health, listing=listing) is State.LOADING
-    assert machine.codes[0] == code
-    assert machine.wanted() is None
-
-
-def test_a_start_over_its_budget_is_named_and_not_dead() -> None:
-    """A load longer than the budget stays LOADING with its own reason."""
-    machine = Machine()
-    machine.see(REFUSED)
-    assert machine.see(REFUSED, after=7300) is State.LOADING
-    assert machine.codes[0] == "start.over_budget"
-
-
-def test_a_load_of_two_hours_is_no_failure() -> None:
-    """Refused for 7,199 s: LOADING, the engine probe passes, and the gate follows."""
-    machine = Machine()
-    for _ in range(7199):
-        assert machine.see(REFUSED, after=1) is State.LOADING
-    assert machine.codes == ["start.waiting"]
-    machine.to_ready()
-
-
-def test_the_second_seed_uses_the_prompt_of_the_first() -> None:
-    """Two seeds of one prompt: same nonce, other seed; the next round has another nonce."""
-    machine = Machine()
-    machine.to_smoke()
-    machine.see(metrics=metrics(), generation=machine.generation(step=Step.WARM_UP))
-    first = machine.wanted()
-    same = (1, 2, 3)
-    machine.see(metrics=metrics(), generation=machine.generation(step=Step.PROBE, tokens=same))
-    second = machine.wanted()
-    assert first is not None and second is not None
-    assert (first.step, second.step) == (Step.PROBE, Step.SECOND_SEED)
-    assert first.nonce == second.nonce and first.seed != second.seed
-    machine.see(generation=machine.generation(step=Step.SECOND_SEED, tokens=same))
-    machine.see(metrics=metrics(), after=60)
-    third = machine.wanted()
-    assert third is not None and third.step is Step.PROBE and third.nonce != first.nonce
-
-
-def test_equal_texts_of_two_seeds_fail_the_gate() -> None:
-    """A second seed that repeats an improbable text is bad, and named."""
-    machine = Machine()
-    machine.to_smoke()
-    for step in GATE:
-        made = machine.generation(step=step, tokens=(1, 2, 3))
-        machine.see(metrics=metrics(), generation=made)
-    assert machine.memory.state is State.SMOKE
-    assert machine.codes == ["sampling.seed_ignored", "gate.failed"]
-
-
-def test_a_bad_gate_stays_in_smoke_and_tries_again_more_slowly() -> None:
-    """A model that computes NaN is never READY; every round of the gate waits longer."""
-    machine = Machine()
-    machine.to_smoke()
-    machine.see(metrics=metrics(), generation=machine.generation(step=Step.WARM_UP))
-    for failures in range(1, 5):
-        made = machine.generation(NAN, step=Step.PROBE)
-        assert machine.see(metrics=metrics(), generation=made) is State.SMOKE
-        assert machine.codes == ["numerics.nan", "gate.failed"]
-        assert machine.memory.gate.failures == failures
-        machine.now += 5 * failures - 1
-        assert machine.wanted() is None
-        machine.now += 1
-        assert machine.wanted() is not None
-
-
-def test_a_gate_that_times_out_is_unknown() -> None:
-    """A time-out of a gate step is no failure of the gate; the step is asked again."""
-    machine = Machine()
-    machine.to_smoke()
-    made = machine.generation(SILENT, step=Step.WARM_UP, lasting=4)
-    assert machine.see(metrics=metrics(), generation=made) is State.SMOKE
-    assert machine.codes == ["generation.timeout"]
-    assert machine.memory.gate.failures == 0
-    machine.see(metrics=metrics())
-    want = machine.wanted()
-    assert want is not None and want.step is Step.WARM_UP
-
-
-def test_a_server_that_leaves_during_the_gate_loads_again() -> None:
-    """Refused in SMOKE is LOADING, and the next gate starts from its first step."""
-    machine = Machine()
-    machine.to_smoke()
-    machine.see(metrics=metrics(), generation=machine.generation(step=Step.WARM_UP))
-    assert machine.see(REFUSED) is State.LOADING
-    machine.to_ready()
-
-
-def test_an_engine_that_dies_in_its_gate_is_dead_when_confirmed() -> None:
-    """503 while the gate runs is no death before dead_after_s, as while serving."""
-    machine = Machine()
-    machine.to_smoke()
-    states = [machine.see(DEAD, after=1) for _ in range(31)]
-    assert states == [State.SMOKE] * 30 + [State.DEAD]
-    assert machine.codes == ["server.engine_dead"]
-
-
 def test_a_gate_without_a_step_for_the_stall_budget_is_stalled() -> None:
     """A warm-up that hangs fails liveness after the same budget and confirmation as work does."""
     machine = Machine()
@@ -255,16 +138,6 @@ def test_three_bad_verdicts_leave_ready_and_two_do_not(gone: Answer | Failure) -
     assert machine.see(gone, after=1) in (State.NOT_READY, State.DEAD)
 
 
-@pytest.mark.parametrize("gone", [REFUSED, RESET])
-def test_two_bad_one_good_over_and_over_is_ready(gone: Failure) -> None:
-    """Bad verdicts count only in a row."""
-    machine = ready()
-    for _ in range(10):
-        machine.see(gone, after=1)
-        machine.see(gone, after=1)
-        assert machine.see(OK, metrics=metrics(), after=1) is State.READY
-
-
 def test_a_killed_engine_is_out_of_service_within_ten_seconds() -> None:
     """With the pace that the machine itself asks for, refusal shows within 10 s."""
     machine = ready()
@@ -276,17 +149,6 @@ def test_a_killed_engine_is_out_of_service_within_ten_seconds() -> None:
     assert machine.now - killed <= 10
 
 
-def test_refused_for_the_budget_is_dead() -> None:
-    """NOT_READY while it may be a blip, DEAD after 30 s of refusal."""
-    machine = ready()
-    began = machine.now + 1
-    states = [machine.see(REFUSED, after=1) for _ in range(40)]
-    assert states[2] is State.NOT_READY
-    assert State.DEAD in states
-    assert machine.memory.since - began == pytest.approx(30)
-    assert machine.codes == ["server.refused"]
-
-
 @pytest.mark.parametrize("then", [DEAD, REFUSED])
 def test_health_503_is_dead_when_it_lasts(then: Answer | Failure) -> None:
     """503 means EngineDeadError, or a proxy's bad moment: out of service at once, DEAD after 30 s,
@@ -295,17 +157,6 @@ def test_health_503_is_dead_when_it_lasts(then: Answer | Failure) -> None:
     states = [machine.see(DEAD if n == 0 else then, after=1) for n in range(31)]
     assert states == [State.READY] * 2 + [State.NOT_READY] * 28 + [State.DEAD]
     assert machine.codes == ["server.engine_dead"]
-
-
-def test_three_seconds_of_503_are_no_death() -> None:
-    """A proxy that says 503 while generations are answered: out for a moment, back without a gate."""
-    machine = ready()
-    for _ in range(4):
-        machine.see(DEAD, after=1)
-    assert machine.memory.state is State.NOT_READY
-    made = machine.generation(step=Step.RECOVERY)
-    machine.see(OK, metrics=metrics(), generation=made)
-    assert machine.see(OK, metrics=metrics(), after=1) is State.READY
 
 
 def test_dead_recovers_through_a_new_gate_only() -> None:
@@ -330,19 +181,6 @@ def test_what_comes_back_after_dead_is_asked_as_it_lists_itself() -> None:
     assert machine.see(OK, listing=Listing(("other",), 256), metrics=metrics()) is State.SMOKE
     assert (machine.memory.model, machine.memory.max_model_len) == ("other", 256)
     assert Step.LONG not in machine.memory.gate.steps
-
-
-def test_a_blip_of_the_port_recovers_without_a_gate() -> None:
-    """Refused for some seconds, then the same process: a good generation and a good look."""
-    machine = ready()
-    for _ in range(5):
-        machine.see(REFUSED, after=1)
-    assert machine.memory.state is State.NOT_READY
-    assert machine.see(OK, metrics=metrics()) is State.NOT_READY
-    want = machine.wanted()
-    assert want is not None and want.step is Step.RECOVERY
-    made = machine.generation(step=Step.RECOVERY)
-    assert machine.see(OK, metrics=metrics(), generation=made) is State.READY
 
 
 def test_another_process_after_a_refusal_goes_through_the_gate() -> None:
@@ -610,15 +448,6 @@ def test_a_new_cause_takes_back_a_recovery() -> None:
         assert unasked.see(OK, metrics=moved) is State.NOT_READY
 
 
-def test_canaries_that_are_refused_degrade() -> None:
-    """A key that is no longer right blinds the canary: DEGRADED, named as configuration."""
-    machine = ready()
-    for _ in range(3):
-        machine.see(OK, metrics=metrics(), generation=machine.generation(DENIED))
-    assert machine.memory.state is State.DEGRADED
-    assert machine.codes == ["config.unauthorized"]
-
-
 @pytest.mark.parametrize(
     ("broken", "code"),
     [
@@ -709,25 +538,6 @@ def idle_beside_busy(machine: Machine, seconds: int, idle_tokens: float = 0.0) -
     return None
 
 
-def test_an_idle_engine_beside_a_busy_one_gets_a_canary_of_its_own() -> None:
-    """That engine 0 works proves nothing about engine 1: after canary_after_s it is asked."""
-    machine = ready()
-    want = idle_beside_busy(machine, 120)
-    assert want is not None
-    assert (want.step, want.engine, want.rank) == (Step.IDLE, "1", 1)
-
-
-def test_an_idle_engine_that_answers_is_left_alone_for_a_while() -> None:
-    """Its own step or the question itself puts the next canary off."""
-    machine = ready()
-    assert idle_beside_busy(machine, 120) is not None
-    made = replace(machine.generation(step=Step.CANARY), engine="1")
-    machine.see(OK, metrics=two(machine.now * 10 + 1, 8.0), generation=made)
-    assert machine.wanted() is None
-    assert idle_beside_busy(machine, 30, 8.0) is None
-    assert idle_beside_busy(machine, 60, 8.0) is not None
-
-
 def without_engines(machine: Machine) -> Machine:
     """A machine that has seen no engine yet."""
     machine.memory = replace(machine.memory, engines={})
@@ -742,18 +552,6 @@ def test_engines_without_numbers_are_not_chosen(labels: tuple[str, str]) -> None
         busy, idle = sample(float(second), running=1, engine=labels[0]), sample(engine=labels[1])
         machine.see(OK, metrics=metrics(busy, idle))
         assert machine.wanted() is None
-
-
-def test_ranks_count_from_the_first_engine_that_is_shown() -> None:
-    """Of engines 4 and 5 of a host the second is rank 1 there (vLLM takes local ranks)."""
-    machine = without_engines(ready())
-    want = None
-    for second in range(0, 120, 5):
-        machine.see(
-            OK, metrics=metrics(sample(float(second), running=1, engine="4"), sample(engine="5"))
-        )
-        want = want or machine.wanted()
-    assert want is not None and (want.engine, want.rank) == ("5", 1)
 
 
 def test_the_other_engines_answer_does_not_clear_the_silent_one() -> None:
@@ -786,17 +584,6 @@ def test_the_end_of_a_budget_is_not_waited_past() -> None:
     assert looks == [5.0, 5.0, 2.0]
 
 
-def test_a_short_budget_is_confirmed_at_a_quick_pace() -> None:
-    """A budget shorter than three intervals is settled by readings a second apart."""
-    machine = ready(readiness_budget_s=6.0)
-    machine.see(OK, metrics=metrics(sample(100, running=1)))
-    began = machine.now
-    while machine.memory.state is State.READY:
-        wait = next_look_s(machine.memory, machine.policy)
-        machine.see(OK, metrics=metrics(sample(100, running=1)), after=wait)
-    assert machine.now - began <= 8.0
-
-
 def test_a_canary_is_sent_when_it_is_due() -> None:
     """The turn that asks an idle engine comes at the age that asks for it."""
     machine = ready(canary_after_s=7.0)
@@ -818,55 +605,6 @@ def test_the_gate_has_a_limit() -> None:
 
 
 # --- faults that begin under traffic --------------------------------------------------------------
-
-
-def working(machine: Machine, seconds: int, **fields: float) -> Want | None:
-    """Time passes in which tokens flow; the first generation that is wanted, if any."""
-    for _ in range(0, seconds, 5):
-        machine.see(OK, metrics=metrics(sample(machine.now * 10, running=2, **fields)))
-        want = machine.wanted()
-        if want is not None:
-            return want
-    return None
-
-
-def test_under_traffic_without_end_text_is_read_now_and_then() -> None:
-    """Steps prove progress and not sense: after evidence_max_age_s one canary goes along."""
-    machine = ready()
-    assert working(machine, 250) is None
-    want = working(machine, 120)
-    assert want is not None and want.step is Step.CANARY
-    assert want.timeout_s == machine.policy.health.generation_timeout_s
-    machine.see(generation=machine.generation())
-    assert working(machine, 250) is None
-
-
-def test_no_canary_joins_a_queue() -> None:
-    """While requests wait, a canary would wait behind them and tell nothing."""
-    assert working(ready(), 1000, waiting=3.0) is None
-
-
-def test_what_is_down_is_asked_at_the_pace_of_looks() -> None:
-    """A stuck engine beside a good one is not stormed, and the good one is not asked for it."""
-    machine = ready()
-    stuck = metrics(sample(100, running=3, engine="0"), sample(100, engine="1"))
-    asked = []
-    for _ in range(60):
-        want = machine.wanted()
-        made = None
-        if want is not None:
-            asked.append(want)
-            findings = SILENT if want.engine == "0" else GOOD
-            made = replace(machine.generation(findings, want.step), engine=want.engine)
-        machine.see(OK, metrics=stuck, generation=made)
-    assert machine.memory.state is State.NOT_READY
-    recoveries = [w for w in asked if w.step is Step.RECOVERY]
-    assert recoveries and {w.engine for w in recoveries} == {"0"}
-    made = replace(machine.generation(SILENT, Step.RECOVERY), engine="0")
-    machine.see(OK, metrics=stuck, generation=made)
-    assert machine.wanted() is None
-    machine.now += machine.policy.health.scrape_interval_s
-    assert machine.wanted() is not None
 
 
 def test_hidden_metrics_and_a_silent_canary_are_no_hang_while_work_goes_on() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from deploy.recipe import Health
@@ -17,7 +15,6 @@ from healthcheck.verdict import (
     Policy,
     State,
     Transition,
-    begin,
     next_look_s,
     verdict,
 )
@@ -78,6 +75,8 @@ def test_a_verdict_is_state_age_and_reasons() -> None:
         (Answer(399), None, "start.waiting (server.redirect)"),
         (Answer(400), None, "start.waiting (server.unexpected_status)"),
         (OK, None, "start.waiting"),
+        (OK, Note("config.unauthorized"), "config.unauthorized"),
+        (OK, Note("server.redirect"), "server.redirect"),
         (OK, Listing(()), "config.wrong_model (expected m, served none)"),
         (OK, Listing(("a", "b")), "config.wrong_model (expected m, served a, b)"),
         (
@@ -88,12 +87,13 @@ def test_a_verdict_is_state_age_and_reasons() -> None:
     ],
 )
 def test_a_start_says_what_it_waits_for(
-    health: Answer | Failure, listing: Listing | None, line: str
+    health: Answer | Failure, listing: Listing | Note | None, line: str
 ) -> None:
-    """LOADING names what /health or /v1/models say instead of being there."""
+    """LOADING names what /health or /v1/models say instead of being there, and nothing is asked."""
     machine = Machine()
-    machine.see(health, listing=listing)
+    assert machine.see(health, listing=listing) is State.LOADING
     assert lines(machine)[0] == line
+    assert machine.wanted() is None
 
 
 def test_what_no_start_says_is_named_beside_the_waiting() -> None:
@@ -139,7 +139,7 @@ def test_a_start_over_its_budget_says_for_how_long() -> None:
     machine = Machine()
     machine.see(REFUSED, after=7199)
     assert machine.codes == ["start.waiting"]
-    machine.see(REFUSED, after=1)
+    assert machine.see(REFUSED, after=1) is State.LOADING
     assert lines(machine) == ["start.over_budget (7200 s)", "start.waiting (server.refused)"]
 
 
@@ -309,14 +309,6 @@ def test_one_engine_alone_is_not_named() -> None:
     assert lines(machine) == ["progress.none (60 s)"]
 
 
-def test_old_evidence_says_how_old() -> None:
-    """The age of the last proof is the detail."""
-    machine = ready()
-    while machine.memory.state in (State.READY, State.DEGRADED):
-        machine.see(OK, metrics=metrics())
-    assert lines(machine) == ["evidence.stale (310 s)"]
-
-
 def test_a_recovery_keeps_its_cause_once() -> None:
     """However long it takes, the reasons are the recovery and what it recovers from."""
     machine = ready()
@@ -342,15 +334,6 @@ def test_dead_says_for_how_long_the_port_is_gone() -> None:
     assert lines(told) == ["server.engine_dead (for 30 s)"]
 
 
-def test_dead_again_says_that_the_server_is_up() -> None:
-    """The gate after DEAD has its own reason."""
-    machine = ready()
-    for _ in range(31):
-        machine.see(DEAD, after=1)
-    machine.to_smoke()
-    assert lines(machine) == ["gate.running (the server is up again)"]
-
-
 def test_stalled_says_for_how_long_and_then_that_it_moves() -> None:
     """The reason of STALLED is the time without a step; the gate after it says why there is one."""
     machine = ready()
@@ -372,14 +355,6 @@ def accepted(turn: int, rates: tuple[float, ...], engine: str = "0") -> Expositi
     return metrics(sample(tokens=turn, running=1, spec=spec, engine=engine))
 
 
-def test_acceptance_out_of_its_band_says_what_it_is_by_position() -> None:
-    """The reason has engine, drafts of the last window, and the rate of every position."""
-    machine = ready()
-    for turn in range(1, 10):
-        machine.see(OK, metrics=accepted(turn, (0.02, 0.01)))
-    assert lines(machine) == ["acceptance.low (engine 0, 200 drafts, by position 0.02 0.01)"]
-
-
 def test_the_second_engines_acceptance_is_judged_beside_an_idle_first() -> None:
     """An engine without a window of its own hides nobody's."""
     machine = ready()
@@ -387,16 +362,6 @@ def test_the_second_engines_acceptance_is_judged_beside_an_idle_first() -> None:
         (seen,) = accepted(turn, (0.0, 0.0), engine="1").engines
         machine.see(OK, metrics=metrics(sample(), seen))
     assert lines(machine) == ["acceptance.low (engine 1, 200 drafts, by position 0.00 0.00)"]
-
-
-def test_a_draft_that_died_is_named_with_its_engine() -> None:
-    """Windows of decoded tokens without one draft: DEGRADED, and which engine."""
-    machine = ready()
-    for turn in range(1, 10):
-        seen = replace(sample(200.0 * turn, 1, spec=Speculation(9, 36)), first_tokens=0.0)
-        machine.see(OK, metrics=metrics(seen))
-    assert machine.memory.state is State.DEGRADED
-    assert lines(machine) == ["speculation.not_drafting (engine 0)"]
 
 
 def test_every_reason_to_be_degraded_is_given() -> None:
@@ -424,14 +389,6 @@ def test_a_long_reason_is_cut() -> None:
     assert machine.memory.notes == (
         Note("config.unauthorized", ("answer: message " + "x" * 300)[:200]),
     )
-
-
-def test_a_service_begins_in_loading() -> None:
-    """Nothing is known but when it began, which is the first entry of its timeline."""
-    memory = begin(5.0, 3)
-    assert (memory.started_at, memory.at, memory.since, memory.jitter_seed) == (5.0, 5.0, 5.0, 3)
-    assert memory.timeline == (Transition(5.0, State.LOADING, "start.waiting"),)
-    assert verdict(memory, 7.0).line == "LOADING start.waiting"
 
 
 def test_the_timeline_has_time_state_and_first_reason() -> None:

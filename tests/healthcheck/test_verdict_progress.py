@@ -9,10 +9,9 @@ import pytest
 
 from healthcheck.client.answers import Answer, Failure, FailureKind
 from healthcheck.judge import Finding, Outcome, Step
-from healthcheck.verdict import Outstanding, State, begin
+from healthcheck.verdict import Outstanding, State
 from tests.support.verdict_machine import (
     DEAD,
-    DENIED,
     GOOD,
     OK,
     REFUSED,
@@ -36,30 +35,6 @@ def test_a_lone_long_prefill_is_progress() -> None:
         assert machine.wanted() is None
 
 
-def test_work_without_a_step_is_not_ready_after_the_budget() -> None:
-    """Requests running and nothing moving: NOT_READY at 60 s, not before."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(running=2)))
-    began = machine.now
-    while machine.see(OK, metrics=metrics(sample(running=2))) is State.READY:
-        assert machine.now - began < 90
-    assert 60 <= machine.now - began < 66
-    assert machine.codes == ["progress.none"]
-
-
-def test_no_step_for_the_stall_budget_is_stalled_after_three_readings() -> None:
-    """STALLED needs the whole stall budget and three readings that confirm it."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(running=2)))
-    began = machine.now
-    budget = machine.policy.health.stall_budget_s
-    while machine.memory.state is not State.STALLED:
-        machine.see(OK, metrics=metrics(sample(running=2)))
-        assert machine.now - began < budget + 60
-    assert machine.now - began == budget + 10
-    assert machine.codes == ["progress.stalled"]
-
-
 def test_a_slow_step_under_the_stall_budget_recovers_without_a_gate() -> None:
     """A 250 s JIT stall is NOT_READY for its time, then READY by a good generation."""
     machine = ready()
@@ -71,25 +46,6 @@ def test_a_slow_step_under_the_stall_budget_recovers_without_a_gate() -> None:
     made = machine.generation(step=Step.RECOVERY)
     machine.see(OK, metrics=metrics(sample(tokens=19, running=1)), generation=made)
     assert machine.memory.state is State.READY
-
-
-def test_one_long_pause_of_the_service_itself_is_no_stall() -> None:
-    """A single reading after minutes of the host asleep does not leave READY."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(running=2)))
-    assert machine.see(OK, metrics=metrics(sample(running=2)), after=3600) is State.READY
-    assert machine.see(OK, metrics=metrics(sample(tokens=1, running=2)), after=1) is State.READY
-
-
-def test_an_unanswered_canary_of_an_idle_engine_is_not_ready() -> None:
-    """Gauges 0/0 and a canary without an answer: the wedge of an idle engine is seen."""
-    machine = ready()
-    began = machine.now
-    while machine.memory.state is State.READY:
-        machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(began))
-        assert machine.now - began < 90
-    assert 60 <= machine.now - began < 66
-    assert machine.codes == ["progress.none"]
 
 
 def test_the_clock_of_a_wedge_runs_on_over_retried_canaries() -> None:
@@ -106,62 +62,6 @@ def test_the_clock_of_a_wedge_runs_on_over_retried_canaries() -> None:
     while machine.memory.state is State.READY:
         machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(again))
     assert machine.now - began < 70
-
-
-def test_canaries_that_time_out_under_load_are_no_wedge() -> None:
-    """Saturated: the canary times out while counters rise. READY."""
-    machine = ready()
-    for i in range(60):
-        machine.see(
-            OK,
-            metrics=metrics(sample(tokens=10 * i, running=4, waiting=20)),
-            generation=machine.generation(SILENT, lasting=30) if i % 6 == 0 else None,
-        )
-        assert machine.memory.state in (State.READY, State.DEGRADED)
-
-
-def test_no_canary_is_wanted_while_real_work_goes_on() -> None:
-    """Busy is judged by progress: for minutes no canary joins the work."""
-    machine = ready()
-    for i in range(50):
-        machine.see(OK, metrics=metrics(sample(tokens=i, running=1)))
-        assert machine.wanted() is None
-
-
-def test_a_canary_is_wanted_when_idle_evidence_is_old() -> None:
-    """Idle: wanted at 45 s of age, 20 % sooner or later, and once only."""
-    machine = ready()
-    began = machine.memory.proven_at
-    assert began is not None
-    while machine.wanted() is None:
-        machine.see(OK, metrics=metrics(), after=1)
-    assert 36 <= machine.now - began <= 55
-    want = machine.wanted()
-    assert want is not None and want.step is Step.CANARY and want.tokens == 8
-    machine.see(OK, metrics=metrics(), outstanding=machine.outstanding(machine.now), after=1)
-    assert machine.wanted() is None
-
-
-def test_jitter_spreads_the_canaries() -> None:
-    """Services of different seeds ask at different ages."""
-    ages = set()
-    for seed in range(8):
-        machine = Machine(memory=begin(0.0, seed)).to_ready()
-        began = machine.memory.proven_at or 0.0
-        while machine.wanted() is None:
-            machine.see(OK, metrics=metrics(), after=1)
-        ages.add(machine.now - began)
-    assert len(ages) > 3
-
-
-def test_a_stalled_engine_that_moves_again_goes_through_the_gate() -> None:
-    """STALLED recovers by a new smoke only."""
-    machine = ready()
-    while machine.memory.state is not State.STALLED:
-        machine.see(OK, metrics=metrics(sample(running=2)))
-    assert machine.see(OK, metrics=metrics(sample(tokens=5, running=2))) is State.SMOKE
-    want = machine.wanted()
-    assert want is not None and want.step is Step.WARM_UP
 
 
 def stalled() -> Machine:
@@ -256,37 +156,6 @@ def test_a_frozen_api_process_is_stalled_in_the_end() -> None:
     assert machine.memory.state is State.STALLED
 
 
-def test_twenty_seconds_of_silence_are_nothing() -> None:
-    """A slow event loop that answers nothing for 20 s leaves READY alone."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(tokens=1, running=1)))
-    for _ in range(3):
-        machine.see(TIMEOUT, metrics=TIMEOUT, after=7)
-        assert machine.memory.state in (State.READY, State.DEGRADED)
-    for i in range(2):
-        machine.see(OK, metrics=metrics(sample(tokens=2 + i, running=1)))
-    assert machine.memory.state is State.READY
-
-
-def test_one_of_two_engines_frozen_is_not_ready() -> None:
-    """The worst engine wins, and the reason names it."""
-    machine = ready()
-    for i in range(20):
-        machine.see(OK, metrics=metrics(sample(i, 1), sample(7, 1, engine="1")))
-    assert machine.memory.state is State.NOT_READY
-    assert "engine 1" in machine.memory.notes[0].detail
-
-
-def test_old_evidence_is_not_ready() -> None:
-    """Nothing proved for 300 s, though nothing is known to be wrong: NOT_READY."""
-    machine = ready()
-    while machine.memory.state in (State.READY, State.DEGRADED):
-        machine.see(OK, metrics=metrics(), generation=machine.generation(DENIED))
-        assert machine.now < 400
-    assert machine.memory.state is State.NOT_READY
-    assert machine.codes == ["evidence.stale"]
-
-
 def test_three_readings_confirm_that_nothing_moves() -> None:
     """However short the budget: one look without a step is none, three in a row are."""
     machine = ready(readiness_budget_s=1.0)
@@ -327,11 +196,6 @@ def test_a_step_ends_the_clock_and_begins_it_anew() -> None:
     assert machine.memory.engines["0"].stuck_for(machine.now + 1) == 0
     machine.see(OK, metrics=metrics(sample(tokens=3, running=1)))
     assert machine.memory.stuck_for(machine.now) == machine.now - stepped
-
-
-def test_nothing_is_stuck_before_anything_is_seen() -> None:
-    """Without an engine or a question no work is outstanding."""
-    assert begin(0.0).stuck_for(100.0) == 0
 
 
 def test_a_canary_that_is_being_answered_is_no_silence() -> None:

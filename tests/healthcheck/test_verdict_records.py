@@ -255,16 +255,6 @@ def test_an_engine_that_is_shown_no_more_is_said() -> None:
     assert machine.see(OK, metrics=engines(3), generation=made) is State.READY
 
 
-def test_an_engine_that_left_with_work_is_not_stuck() -> None:
-    """What is not shown makes no step; that is another reason than a hang."""
-    machine = ready()
-    machine.see(OK, metrics=engines(2, work=True))
-    for _ in range(30):
-        machine.see(OK, metrics=metrics(sample(machine.now, 1.0)))
-        assert machine.memory.stuck_for(machine.now) == 0
-    assert machine.codes == ["engine.vanished"]
-
-
 def test_of_several_engines_the_one_that_drafts_badly_is_asked_for_its_recovery() -> None:
     """Out for the acceptance of engine 2, only its own drafts can bring the server back."""
     machine = ready(acceptance_effect="not-ready")
@@ -410,17 +400,6 @@ def test_a_queue_that_giving_up_emptied_tells_nothing() -> None:
     assert machine.memory.record(ANY).unanswered == 0
 
 
-def test_silence_while_busy_metrics_are_hidden_is_no_verdict() -> None:
-    """Work was seen last, so it may wait; and the server is not called stuck for it either."""
-    machine = ready()
-    machine.see(OK, metrics=metrics(sample(machine.now, 9)))
-    for _ in range(3):
-        made = machine.generation(SILENT, lasting=4)
-        state = machine.see(TIMEOUT, metrics=TIMEOUT, generation=made, after=20)
-        assert state in (State.READY, State.DEGRADED)
-    assert machine.memory.record(ANY).unanswered == 0
-
-
 def test_an_answer_that_fails_waits_behind_nothing() -> None:
     """Cut off or unreadable, beside work that waits or is hidden: three are enough all the same."""
     cut_off = (Finding("answer", Outcome.UNKNOWN, "generation.failed"),)
@@ -430,16 +409,6 @@ def test_an_answer_that_fails_waits_behind_nothing() -> None:
         for _ in range(3):
             state = machine.see(OK, metrics=shown, generation=machine.generation(cut_off))
         assert (state, machine.codes) == (State.NOT_READY, ["generation.failed"])
-
-
-def test_one_answer_ends_the_count_of_silences() -> None:
-    """Three in a row are counted, and no others."""
-    machine = ready()
-    for _ in range(4):
-        silences(machine, 2)
-        state = machine.see(OK, metrics=metrics(sample(9e9)), generation=machine.generation())
-        assert state is State.READY
-        machine.memory = replace(machine.memory, engines={})
 
 
 # --- texts that are no answer ---------------------------------------------------------------------
@@ -461,14 +430,6 @@ def test_a_text_that_was_there_before_is_no_answer(chance: float | None) -> None
     ]
     assert states == [State.READY, State.DEGRADED, State.DEGRADED, State.NOT_READY]
     assert machine.codes == ["text.replayed"]
-
-
-def test_a_nearly_certain_text_may_come_again() -> None:
-    """A model that is sure of its few words says them under any seed."""
-    machine = ready()
-    for _ in range(6):
-        made = text(machine, (7, 8, 9), chance=-1.0)
-        assert machine.see(OK, metrics=metrics(), generation=made) is State.READY
 
 
 def test_replays_of_several_texts_in_turn_are_seen() -> None:
@@ -522,14 +483,6 @@ def test_an_answer_that_is_not_counted_is_no_recovery() -> None:
         state = machine.see(OK, metrics=metrics(frozen()), generation=made)
         assert state is State.NOT_READY
     assert machine.see(OK, metrics=metrics(sample(tokens=9e9 + 8))) is State.READY
-
-
-def test_hidden_metrics_count_nothing_and_hide_no_recovery() -> None:
-    """That tokens cannot be seen is not that they are not counted."""
-    machine = uncounted()
-    for _ in range(5):
-        machine.see(OK, metrics=TIMEOUT, generation=machine.generation())
-    assert machine.codes == ["metrics.unavailable"]
 
 
 # --- clocks ---------------------------------------------------------------------------------------

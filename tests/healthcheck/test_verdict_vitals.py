@@ -256,14 +256,6 @@ def test_an_api_process_that_is_late_makes_no_deadlock() -> None:
         assert state is State.READY
 
 
-def test_cards_that_were_at_work_and_rest_hold_no_deadlock_up() -> None:
-    """One card of two worked until now, the other never: it is not this server's."""
-    machine = ready()
-    cards = (card(0, machine.now), card(0, None))
-    assert asks(machine, lambda at: signs(at, still=1.0, cards=cards), WORKS, 90) <= 3
-    assert machine.codes == ["progress.deadlock"]
-
-
 def test_one_reading_makes_no_deadlock() -> None:
     """After five seconds of a question the first look waits for the second, a second later."""
     machine = ready()
@@ -271,25 +263,6 @@ def test_one_reading_makes_no_deadlock() -> None:
     for after, state in ((5.0, State.READY), (1.0, State.NOT_READY)):
         seen = signs(machine.now + after, still=1.0)
         assert machine.see(after=after, metrics=metrics(), outstanding=asked, signs=seen) is state
-
-
-def test_a_prefill_on_the_card_is_not_suspected() -> None:
-    """Its worker sleeps in the driver: no sooner look, and no question before half the budget."""
-    machine = ready()
-    for _ in range(5):
-        machine.see(metrics=WORKS, signs=busy_cards(machine.now + 5))
-        assert machine.pause == 5
-        assert machine.wanted() is None
-
-
-def test_a_step_takes_the_deadlock_back() -> None:
-    """It moves again, and a generation passes: READY, by the rules of every recovery."""
-    machine = ready()
-    asks(machine, lambda at: signs(at, still=1.0), WORKS, 60)
-    for tokens in range(1, 5):
-        made, seen = machine.generation(step=Step.RECOVERY), signs(machine.now + 5)
-        machine.see(metrics=metrics(sample(tokens=9 * tokens)), generation=made, signs=seen)
-    assert machine.memory.state is State.READY
 
 
 def sees_asleep(machine: Machine, until: float) -> None:
@@ -419,14 +392,6 @@ def test_a_stop_in_the_gate_is_named() -> None:
     stop = signs(machine.now + 5, states={"Worker": ("T", 1.0)})
     assert machine.see(metrics=metrics(), signs=stop) is State.SMOKE
     assert machine.codes == ["process.stopped"]
-
-
-def test_a_stall_says_what_the_processes_do() -> None:
-    """STALLED, before a restart: what was at work stands in its reason."""
-    machine = ready()
-    while machine.memory.state is not State.STALLED:
-        machine.see(metrics=WORKS, signs=signs(machine.now + 5))
-    assert machine.memory.notes[0].detail.endswith("s, at work: EngineCore, Worker")
 
 
 # --- cards ---------------------------------------------------------------------------------------------

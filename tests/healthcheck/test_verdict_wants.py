@@ -36,7 +36,6 @@ from tests.support.verdict_machine import (
     OK,
     REFUSED,
     SILENT,
-    TIMEOUT,
     Machine,
     metrics,
     ready,
@@ -59,13 +58,6 @@ def down(machine: Machine) -> Machine:
 
 
 # --- when to look again ---------------------------------------------------------------------------
-
-
-def test_a_load_is_looked_at_at_the_ordinary_pace() -> None:
-    """Before the server is there nothing is urgent."""
-    machine = Machine()
-    machine.see(TIMEOUT)
-    assert (machine.memory.state, look(machine)) == (State.LOADING, HEALTH.scrape_interval_s)
 
 
 def test_a_port_that_is_shut_while_loading_is_looked_at_soon() -> None:
@@ -110,14 +102,6 @@ def test_a_recovery_under_way_is_settled_soon() -> None:
     machine.see(OK, metrics=metrics(sample(tokens=9)))
     assert machine.codes[0] == "recovery.pending"
     assert look(machine) == RECHECK_S
-
-
-def test_a_stalled_engine_is_looked_at_at_the_ordinary_pace() -> None:
-    """What liveness restarts needs no hurry, for all the budgets that are over."""
-    machine = ready()
-    while machine.memory.state is not State.STALLED:
-        machine.see(OK, metrics=metrics(sample(running=2)))
-    assert look(machine) == HEALTH.scrape_interval_s
 
 
 def test_an_interval_under_a_second_is_kept() -> None:
