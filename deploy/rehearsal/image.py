@@ -2,9 +2,9 @@
 
 A Debian root with Python, vLLM for the CPU (unpatched: the real Dockerfile applies the series to
 it), what the health service imports, the shim and the tiny models. The other packages, 2 GB, and
-vLLM's extension modules stay where they are and are mounted when a container runs. The root is
-pulled, or made by mmdebstrap where no registry answers. stdout is what compose needs to know, as
-lines of an env file.
+vLLM's extension modules stay where they are and are mounted when a container runs, those of the
+release's own environment and those of the one below it. The root is pulled, or made by mmdebstrap
+where no registry answers. stdout is what compose needs to know, as lines of an env file.
 
 With the word ``whole`` nothing is made but, of the images that `make build PROFILE=rehearsal` left,
 those for a node that has none of this host's folders; stdout is their names.
@@ -30,7 +30,6 @@ from deploy.containers import cli as host
 from deploy.containers.compose import HostError
 from deploy.containers.variables import variables
 from deploy.environment import cache_dir
-from deploy.recipe.release import Release
 from deploy.rehearsal.environment import SHIM
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.models import CONTENT_DIGEST, HEALTHY, publish_models
@@ -45,9 +44,9 @@ SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 PACKAGES = ("ca-certificates", "libgomp1", "libnuma1", "libstdc++6", "python3", "python3-venv")
 
 HOME = PurePosixPath("/opt/rehearsal")
-#: Where compose.rehearsal.yaml mounts this environment's packages. They come last on the path, so
-#: that the image's vLLM is found before the unpatched one among them.
-SITE = HOME / "site"
+#: Where compose.rehearsal.yaml mounts the packages of this environment, and of the one that it is
+#: laid over. They come last on the path, so that the image's vLLM is found before the unpatched ones.
+SITE, BASE = HOME / "site", HOME / "base"
 _PATH_FILE = "rehearsal.pth"
 _HEALTH_LOCK = Path(__file__).parents[2] / "healthcheck" / "requirements.lock"
 _NEEDED_BYTES = 1_000_000_000
@@ -66,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rehearsal: {' '.join(words)}: give `whole` or nothing", file=sys.stderr)
         return 2
     try:
-        _require_one_environment(recipe.load().vllm)
         if words:
             print("\n".join(make_whole(os.environ)))
             return 0
@@ -74,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "BASE_IMAGE": ensure(),
             "HEALTH_BASE_IMAGE": ensure_root(),
             "REHEARSAL_SITE": site_packages(),
+            "REHEARSAL_BASE": base_packages(),
         }
     except (RehearsalError, HostError) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
@@ -83,30 +82,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _require_one_environment(vllm: Release) -> None:
-    """Raises RehearsalError where the packages lie in two environments, of which one is mounted."""
-    if vllm.base:
-        raise RehearsalError(
-            f"RELEASE: got {vllm.version}, whose environment is laid over that of {vllm.base}: no "
-            "stand-in image is made of two: rehearse it without containers: make rehearsal"
-        )
-
-
 def ensure() -> str:
     """The name of the stand-in image, made if this engine has none. Raises RehearsalError."""
-    name = f"{REPOSITORY}:{_key()}"
+    version = find_installed().version
+    name = f"{REPOSITORY}:{version}-{_key()}"
     if not _has(name):
         root = ensure_root()
         _require_disk()
         _say(f"making {name}")
         _commit(root, name)
-        _remove_older(REPOSITORY, name)
+        _remove_older(f"{REPOSITORY}:{version}-*", name)
     return name
 
 
 def make_whole(environ: Mapping[str, str]) -> tuple[str, str]:
     """The names of server and health service for a cluster's nodes, which mount nothing of a host:
-    this engine's images, the server's with the packages of this environment inside.
+    this engine's images, the server's with the packages that are mounted elsewhere inside.
 
     Raises RehearsalError, and HostError for a variable that names an image and cannot.
     """
@@ -118,7 +109,8 @@ def make_whole(environ: Mapping[str, str]) -> tuple[str, str]:
     _require_disk(_NEEDED_WHOLE_BYTES)
     container = _docker("create", built["SERVER_IMAGE"]).stdout.decode().strip()
     try:
-        _docker("cp", f"{site_packages()}/.", f"{container}:{SITE}")
+        for packages, place in {base_packages(): BASE, site_packages(): SITE}.items():
+            _docker("cp", f"{packages}/.", f"{container}:{place}")
         _docker("commit", container, SERVER_ON_NODES)
     finally:
         _docker("rm", "--force", container, check=False)
@@ -126,9 +118,9 @@ def make_whole(environ: Mapping[str, str]) -> tuple[str, str]:
     return SERVER_ON_NODES, HEALTH_ON_NODES
 
 
-def _remove_older(repository: str, name: str) -> None:
+def _remove_older(pattern: str, name: str) -> None:
     """Images of older shims, series or code only take disk; one that is in use stays."""
-    listed = _docker("images", "--format", "{{.Repository}}:{{.Tag}}", repository)
+    listed = _docker("images", "--format", "{{.Repository}}:{{.Tag}}", pattern)
     for image in listed.stdout.decode().split():
         if image != name:
             _docker("image", "rm", image, check=False)
@@ -235,7 +227,7 @@ def _contents() -> Iterator[tuple[Path, PurePosixPath]]:
 
 
 def _path_file() -> tuple[tarfile.TarInfo, io.BytesIO]:
-    content = f"{SITE}\n".encode()
+    content = f"{SITE}\n{BASE}\n".encode()
     member = tarfile.TarInfo(str(_packages() / _PATH_FILE))
     member.size = len(content)
     return member, io.BytesIO(content)
@@ -249,15 +241,14 @@ def _packages() -> PurePosixPath:
 
 def _health_packages() -> set[Path]:
     """The top entries of what the health service imports: ROCm's image has them by vLLM."""
-    packages = site_packages()
     entries: set[Path] = set()
     for line in _HEALTH_LOCK.read_text(encoding="utf-8").splitlines():
         name, pinned, _ = line.partition("==")
         if pinned:
-            files = importlib.metadata.distribution(name).files or ()
-            entries |= {packages / file.parts[0] for file in files}
-    outside = {packages / "..", packages / "__pycache__"}
-    return {entry for entry in entries - outside if entry.exists()}
+            installed = importlib.metadata.distribution(name)
+            tops = {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}
+            entries |= {Path(str(installed.locate_file(top))) for top in tops}
+    return {entry for entry in entries if entry.exists()}
 
 
 def _slim(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -273,8 +264,14 @@ def _slim(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def site_packages() -> Path:
-    """Where this environment keeps vLLM and all that it requires."""
+    """Where this environment keeps vLLM."""
     return find_installed().package.parent
+
+
+def base_packages() -> Path:
+    """Where torch lies, and all that this environment leaves to the one that it is laid over;
+    `site_packages` where it is laid over none."""
+    return Path(str(importlib.metadata.distribution("torch").locate_file("")))
 
 
 def _key() -> str:

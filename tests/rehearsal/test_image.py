@@ -123,14 +123,14 @@ def test_images_for_nodes_that_cannot_be_made_are_told_in_one_line(
     assert asked.count("create") == asked.count("rm --force")
 
 
-def test_a_release_of_two_environments_has_no_image(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_packages_of_two_environments_are_both_inside(
+    calls: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One line, before an engine is asked for anything."""
-    monkeypatch.setenv("RELEASE", "0.32.0")
-    assert image.main([]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(
-        "rehearsal: RELEASE: got 0.32.0, whose environment is laid over that"
-    )
+    """Where a release's environment is laid over another's, each lies where its mount would."""
+    monkeypatch.setattr(image, "base_packages", lambda: tmp_path)
+    assert image.main(["whole"]) == 0
+    copied = [line for line in calls.read_text().splitlines() if line.startswith("cp ")]
+    assert copied == [
+        f"cp {tmp_path}/. container:/opt/rehearsal/base",
+        f"cp {image.site_packages()}/. container:/opt/rehearsal/site",
+    ]
