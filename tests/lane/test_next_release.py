@@ -131,6 +131,12 @@ def test_its_amd_classes_serve() -> None:
 
 
 @pytest.mark.prove
+def test_the_smoke_test_of_its_amd_classes_holds() -> None:
+    """Prompts of every length, those too that are shorter than what the indexer picks."""
+    run("deploy.rehearsal", "smoke", "--full", "--profile", "rehearsal-amd")
+
+
+@pytest.mark.prove
 def test_its_indexer_finds_the_right_keys_past_2048_tokens() -> None:
     """The retrieval of the default release's tests, on both cards."""
     run(

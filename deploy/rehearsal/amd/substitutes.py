@@ -410,6 +410,15 @@ def _properties(_original: Any) -> Any:
 
 
 @_stands_for(
+    "torch.cuda:is_current_stream_capturing",
+    reason="later releases ask for it where a context is so short that every key is picked",
+    source="no graph is captured on a CPU",
+)
+def _captures_nothing(_original: Any) -> Any:
+    return lambda: False
+
+
+@_stands_for(
     "vllm.platforms.cpu:CpuPlatform.check_and_update_config",
     reason="the CPU's ends chunked prefill for MLA: a prompt above one batch would wait forever",
     source="the same, with what it ends left alone (prefix caching too in later releases), as "
