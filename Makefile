@@ -7,7 +7,7 @@ endif
 # Files of tests side by side, as many as tests/conftest.py says, those with real servers first.
 WORKERS ?= -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # The shell reads what a user sets as variables, whose value is never a command, to make neither.
-words = PYTHON PROFILE RELEASE FROM TO VERSION URL WORKERS TESTS BENCH MUTANTS
+words = PYTHON PROFILE RELEASE FROM TO CONTAINERS VERSION URL WORKERS TESTS BENCH MUTANTS
 $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
 export $(words)
 # Every start imports again, and a worker of the tests rewrites them all: kept bytecode saves most.
@@ -81,8 +81,8 @@ test-kubernetes: ## drill the rehearsal on the cluster of KUBECONFIG, in a names
 prove: ## the long statistical proofs, and the audit over every release
 	@python="$$($(environment) rehearsal)" && "$$python" -m pytest -m prove $$TESTS
 
-upgrade-rehearsal: ## ask two releases the same on the CPU and say whether to roll; FROM=... TO=...
-	@python="$$($(environment) rehearsal)" && "$$python" -m deploy.rehearsal upgrade --from="$$FROM" --to="$$TO"
+upgrade-rehearsal: ## ask two releases the same on the CPU and say whether to roll; CONTAINERS=yes: roll and go back
+	@python="$$($(environment) rehearsal)" && "$$python" -m deploy.rehearsal upgrade --from="$$FROM" --to="$$TO" --containers="$$CONTAINERS"
 
 watch-upstream: ## say what a move to the newest vLLM, or to VERSION, would need; fetches its wheel
 	@python="$$($(environment) rehearsal)" && "$$python" -m deploy.upstream --version="$$VERSION"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy import programs, recipe
+from deploy.containers.compose import HostError
 from deploy.environment import SetupError, cache_dir
 from deploy.recipe import RecipeError
 from deploy.rehearsal import drills
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 is success, 1 a rehearsal that cannot start, 2 a misuse."""
     try:
         return _run(_parser().parse_args(arguments))
-    except (RehearsalError, RecipeError, SetupError) as error:
+    except (RehearsalError, RecipeError, SetupError, HostError) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, RehearsalError) else 1
 
@@ -43,14 +44,17 @@ def _run(options: argparse.Namespace) -> int:
 
 def _supervise(options: argparse.Namespace) -> int:
     # The health service's packages are needed here only: the other commands run on bare Python.
-    from deploy.rehearsal import supervisor, upgrade
+    from deploy.rehearsal import rolling, supervisor, upgrade
     from healthcheck.smoke import Files
 
     name = check_profile(options.profile)
     if options.command == "run":
         return supervisor.run(name, options.port, options.health_port, _say)
     if options.command == "upgrade":
-        return upgrade.run(options.before, options.after, name, options.out or upgrade.OUT, _say)
+        before, after = upgrade.both(options.before, options.after)
+        if options.containers:
+            return rolling.run(before, after, _say)
+        return upgrade.run(before, after, name, options.out or upgrade.OUT, _say)
     files = Files(options.json, options.junit, options.html)
     logs = options.logs or supervisor.LOGS
     return supervisor.smoke(name, files, _say, options.full, logs)
@@ -83,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     way.add_argument("--from", dest="before", default="", metavar="VERSION", help="default: ours")
     way.add_argument("--to", dest="after", default="", metavar="VERSION", help="default: newest")
     way.add_argument("--out", type=Path, help="folder for what they leave")
+    replaced = "yes: instead replace one by the other and go back, with compose, and count requests"
+    way.add_argument("--containers", choices=("", "yes"), default="", help=replaced)
     for served in (server, both, smoke, way):
         served.add_argument("--profile", default=QWEN, help=f"{' or '.join(PROFILES)}")
     size = smoke.add_mutually_exclusive_group()

@@ -44,8 +44,8 @@ SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 PACKAGES = ("ca-certificates", "libgomp1", "libnuma1", "libstdc++6", "python3", "python3-venv")
 
 HOME = PurePosixPath("/opt/rehearsal")
-#: Where compose.rehearsal.yaml mounts the packages of this environment, and of the one that it is
-#: laid over. They come last on the path, so that the image's vLLM is found before the unpatched ones.
+#: Where compose.rehearsal.yaml mounts the packages of this environment and of the one that it is
+#: laid over. They come last on the path, so that the image's vLLM is found before the unpatched.
 SITE, BASE = HOME / "site", HOME / "base"
 _PATH_FILE = "rehearsal.pth"
 _HEALTH_LOCK = Path(__file__).parents[2] / "healthcheck" / "requirements.lock"

@@ -2,7 +2,7 @@
 
 Each release runs in its own environment; what it leaves (smoke report, metrics, log) is compared.
 The machine is shared and kernels are interpreted: acceptance and answers are judged, speed is told.
-Containers and rolling are not part of it.
+Containers are `rolling`'s.
 """
 
 from __future__ import annotations
@@ -45,13 +45,33 @@ class Side:
     wordings: Mapping[str, tuple[str, str]]
 
 
+def both(before: str, after: str) -> tuple[str, str]:
+    """The releases to rehearse: by default the chosen one, and the newest that can be rehearsed.
+
+    Raises RecipeError for a release that is not known, RehearsalError for one that cannot be
+    rehearsed and for the same twice.
+    """
+    can = [name for name in release.names() if release.load(name).rehearsal]
+    before, after = before or recipe.load().vllm.version, after or can[-1]
+    for setting, name in (("FROM", before), ("TO", after)):
+        if release.load(name, setting=setting).rehearsal is None:
+            raise RehearsalError(
+                f"{setting}: {name}: has no vLLM for the CPU: give one of {', '.join(can)}", 2
+            )
+    if before == after:
+        raise RehearsalError(
+            f"TO: {after}: is what is left: give another of {', '.join(can)}", exit_code=2
+        )
+    return before, after
+
+
 def run(before: str, after: str, profile: str, out: Path, say: Callable[[str], None]) -> int:
     """Rehearse both, print what changed and the verdict: 0 nothing speaks against it, 1 something.
 
-    Raises RehearsalError where one could not be rehearsed, RecipeError for a release that is not
-    known, SetupError where its environment cannot be made.
+    Raises RehearsalError where one could not be rehearsed, SetupError where its environment cannot
+    be made.
     """
-    sides = [_rehearsed(name, profile, out / name, say) for name in _both(before, after)]
+    sides = [_rehearsed(name, profile, out / name, say) for name in (before, after)]
     told, code = verdict(*sides)
     print(told)
     return code
@@ -144,22 +164,6 @@ def _had(names: frozenset[str]) -> str:
 def _few(names: Sequence[str]) -> str:
     more = f", and {len(names) - 8} more" if len(names) > 8 else ""
     return f"new: {', '.join(names[:8])}{more}"
-
-
-def _both(before: str, after: str) -> tuple[str, str]:
-    """The releases to rehearse: by default the chosen one, and the newest that can be rehearsed."""
-    can = [name for name in release.names() if release.load(name).rehearsal]
-    before, after = before or recipe.load().vllm.version, after or can[-1]
-    for setting, name in (("FROM", before), ("TO", after)):
-        if release.load(name, setting=setting).rehearsal is None:
-            raise RehearsalError(
-                f"{setting}: {name}: has no vLLM for the CPU: give one of {', '.join(can)}", 2
-            )
-    if before == after:
-        raise RehearsalError(
-            f"TO: {after}: is what is left: give another of {', '.join(can)}", exit_code=2
-        )
-    return before, after
 
 
 def _rehearsed(version: str, profile: str, folder: Path, say: Callable[[str], None]) -> Side:

@@ -160,7 +160,7 @@ def test_a_way_that_is_none_is_refused(
 
 def test_without_words_it_is_the_way_to_the_newest() -> None:
     """From the recipe's release."""
-    assert upgrade._both("", "") == (recipe.load().vllm.version, LANES[-1].version)
+    assert upgrade.both("", "") == (recipe.load().vllm.version, LANES[-1].version)
 
 
 @pytest.mark.prove

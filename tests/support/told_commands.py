@@ -132,6 +132,7 @@ PROGRAMS = frozenset({"curl", "make", "python", "python3", *(words[0] for words 
 INTERNAL = {
     "REHEARSAL_HOME": "the rehearsal sets it for the server that it starts",
     "REHEARSAL_SITE": "`make up PROFILE=rehearsal` writes it: the packages that are mounted",
+    "REHEARSAL_BASE": "as REHEARSAL_SITE: those of the environment below, which another is laid over",
     "REHEARSAL_TRIGGER": "tests set it: a file whose presence arms the fault",
     "REVISION": "`make up` reads it from git",
 }
