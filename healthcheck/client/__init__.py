@@ -14,10 +14,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import certifi
 import requests
@@ -38,6 +38,10 @@ LEAST_S = 0.001  # a time-out of 0 would mean not to wait at all
 # vLLM's /metrics is 50 kB for one engine; a completion with 64 logprobs 15 kB.
 LIMIT_BYTES = 4 * 1024 * 1024
 _NO_HEADERS: Mapping[str, str] = {}
+
+T = TypeVar("T")
+#: Reads an answer to a question that began at that second of the monotonic clock.
+Read = Callable[[requests.Response, float], T | Failure]
 
 
 class Secret:
@@ -184,7 +188,7 @@ class Client:
         cancel: Cancel | None = None,
     ) -> Answer | Failure:
         """GET a path. Ends within `deadline_s`."""
-        return self._ask("GET", path, None, deadline_s, limit_bytes, cancel)
+        return self.ask("GET", path, whole(limit_bytes), deadline_s=deadline_s, cancel=cancel)
 
     def post(
         self,
@@ -193,35 +197,50 @@ class Client:
         *,
         deadline_s: float,
         limit_bytes: int = LIMIT_BYTES,
-        cancel: Cancel | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        **how: Any,
     ) -> Answer | Failure:
-        """POST a JSON payload. Ends within `deadline_s`, or when `cancel` is aborted."""
-        body = json.dumps(payload).encode()
-        return self._ask("POST", path, body, deadline_s, limit_bytes, cancel, headers)
+        """POST a JSON payload. Ends within `deadline_s`; `how` as `ask` takes it."""
+        read = whole(limit_bytes)
+        return self.ask("POST", path, read, payload=payload, deadline_s=deadline_s, **how)
 
-    def _ask(
+    def ask(
         self,
         method: str,
         path: str,
-        body: bytes | None,
+        read: Read[T],
+        *,
         deadline_s: float,
-        limit_bytes: int,
-        cancel: Cancel | None,
+        payload: Mapping[str, object] | None = None,
+        cancel: Cancel | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
-    ) -> Answer | Failure:
+    ) -> T | Failure:
+        """What `read` makes of the answer. Ends within `deadline_s`, or when `cancel` is aborted;
+        whatever goes wrong until `read` has ended is a Failure."""
+        body = None if payload is None else json.dumps(payload).encode()
         cancel = cancel or Cancel()
         began = time.monotonic()
         DEADLINES.add(cancel, began + deadline_s)
         _asking.until, _asking.connect_s = began + deadline_s, self._connect_timeout_s
         _asking.cancel = cancel
-        answer: Answer | Failure
+        answer: T | Failure
         try:
-            answer = self._exchange(method, path, body, deadline_s, limit_bytes, headers)
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as e:
-            answer = Failure(_kind_of(e), _line(e))
-        except (HTTPException, OSError, ValueError) as e:
-            # What urllib3 lets through: bad status lines, sockets cut under it.
+            # The adapter alone: a session reads and decodes the body of a redirect by itself.
+            request = requests.Request(
+                method,
+                self.base_url + path,
+                headers={**self.headers_for(path, body), **headers},
+                data=body,
+            ).prepare()
+            https = self.base_url.lower().startswith("https:")
+            context = tls_context(self.authorities) if https else None
+            with (
+                contextlib.closing(_Adapter(context)) as adapter,
+                contextlib.closing(
+                    adapter.send(request, stream=True, timeout=deadline_s)
+                ) as response,
+            ):
+                answer = read(response, began)
+        except _ERRORS as e:
             answer = Failure(_kind_of(e), _line(e))
         finally:
             DEADLINES.drop(cancel)
@@ -233,44 +252,7 @@ class Client:
             return Failure(cancel.reason, f"{method} {path}: {word}", elapsed)
         if isinstance(answer, Failure):
             return Failure(answer.kind, f"{method} {path}: {answer.detail}", elapsed)
-        return Answer(answer.status, answer.body, answer.content_type, elapsed)
-
-    def _exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        deadline_s: float,
-        limit_bytes: int,
-        headers: Mapping[str, str],
-    ) -> Answer | Failure:
-        # The adapter alone: a session reads and decodes the body of a redirect by itself.
-        request = requests.Request(
-            method,
-            self.base_url + path,
-            headers={**self.headers_for(path, body), **headers},
-            data=body,
-        ).prepare()
-        https = self.base_url.lower().startswith("https:")
-        context = tls_context(self.authorities) if https else None
-        with (
-            contextlib.closing(_Adapter(context)) as adapter,
-            contextlib.closing(adapter.send(request, stream=True, timeout=deadline_s)) as response,
-        ):
-            status = response.status_code
-            content_type = response.headers.get("Content-Type", "")
-            if 300 <= status < 400:
-                return Answer(status, b"", content_type)
-            most = limit_bytes if status == 200 else ERROR_BYTES
-            content = bytearray()
-            while chunk := response.raw.read(CHUNK_BYTES, decode_content=False):
-                content += chunk
-                if len(content) > most and status == 200:
-                    return Failure(FailureKind.TOO_LARGE, f"more than {most} bytes")
-                if len(content) > most:  # the status says it; the text is only shown
-                    break
-            del content[most:]
-            return Answer(status, bytes(content), content_type)
+        return answer
 
     def headers_for(self, path: str, body: bytes | None) -> dict[str, str]:
         """What every question carries; the key goes where it may be asked for."""
@@ -282,6 +264,33 @@ class Client:
         return headers
 
 
+def whole(limit_bytes: int) -> Read[Answer]:
+    """Reads a whole answer, of no more than so many bytes; a redirect's body is not read."""
+
+    def read(response: requests.Response, began: float) -> Answer | Failure:
+        status = response.status_code
+        content_type = response.headers.get("Content-Type", "")
+        most = limit_bytes if status == 200 else ERROR_BYTES
+        content = bytearray()
+        while not 300 <= status < 400 and (
+            chunk := response.raw.read(CHUNK_BYTES, decode_content=False)
+        ):
+            content += chunk
+            if len(content) > most and status == 200:
+                return Failure(FailureKind.TOO_LARGE, f"more than {most} bytes")
+            if len(content) > most:  # the status says it; the text is only shown
+                break
+        del content[most:]
+        return Answer(status, bytes(content), content_type, time.monotonic() - began)
+
+    return read
+
+
+# What urllib3 lets through is among them: bad status lines, sockets cut under it.
+_ERRORS = (
+    *(requests.RequestException, urllib3.exceptions.HTTPError, HTTPException),
+    *(OSError, ValueError),
+)
 # The first row of which any cause is an instance decides; urllib3 calls a refused connection a
 # time-out as well, so the order matters.
 _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (

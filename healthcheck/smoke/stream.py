@@ -1,7 +1,4 @@
-"""Streamed answers: server-sent events, each with the moment it came.
-
-Read with http.client, which hands on every chunk as it arrives; the deadline cuts the socket.
-"""
+"""Streamed answers: server-sent events, each with the moment it came."""
 
 from __future__ import annotations
 
@@ -10,13 +7,12 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any
-from urllib.parse import urlsplit
 
-from healthcheck.client import LIMIT_BYTES, Client, tls_context
+from requests import Response
+
+from healthcheck.client import LIMIT_BYTES, Client, whole
 from healthcheck.client.answers import Answer, Failure, FailureKind
-from healthcheck.client.cancel import DEADLINES, Cancel
 
 DONE = "[DONE]"
 EVENT_STREAM = "text/event-stream"
@@ -25,12 +21,11 @@ OPTIONS: Mapping[str, object] = {
     "stream": True,
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
 }
-_CONNECT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One event that brought text or tokens: seconds since the request was sent, the text, and how
+    """One event that brought text or tokens: seconds since the question began, the text, and how
     many tokens there are by now (None: the server does not count in the stream)."""
 
     at_s: float
@@ -98,51 +93,17 @@ def ask(
     client: Client, path: str, payload: Mapping[str, object], deadline_s: float
 ) -> Streamed | Answer | Failure:
     """POST and read the stream; an Answer if it is none (an error), a Failure if it broke off."""
-    body = json.dumps({**payload, **OPTIONS}).encode()
-    cancel = Cancel()
-    began = time.monotonic()
-    DEADLINES.add(cancel, began + deadline_s)
-    try:
-        return _read(client, path, body, deadline_s, cancel)
-    except (HTTPException, OSError, ValueError, RecursionError) as e:
-        kind = cancel.reason or _kind(e)
-        detail = f"POST {path}: {type(e).__name__}: {' '.join(str(e).split())}"[:200]
-        return Failure(kind, detail, time.monotonic() - began)
-    finally:
-        DEADLINES.drop(cancel)
-        cancel.release()
+    return client.ask("POST", path, _read, payload={**payload, **OPTIONS}, deadline_s=deadline_s)
 
 
-def _read(
-    client: Client, path: str, body: bytes, deadline_s: float, cancel: Cancel
-) -> Streamed | Answer | Failure:
-    connection = _connection(client, min(deadline_s, _CONNECT_S))
-    try:
-        connection.connect()
-        cancel.watch(connection.sock)
-        connection.sock.settimeout(deadline_s)
-        began = time.monotonic()
-        prefix = urlsplit(client.base_url).path
-        connection.request("POST", prefix + path, body, client.headers_for(path, body))
-        response = connection.getresponse()
-        content_type = response.headers.get("Content-Type", "")
-        if response.status != 200 or not content_type.startswith(EVENT_STREAM):
-            whole = response.read(LIMIT_BYTES)
-            return Answer(response.status, whole, content_type, time.monotonic() - began)
-        seen = _events(response, began)
-        # A socket that is shut down ends a chunked body as a server's end does.
-        if cancel.reason is not None:
-            raise TimeoutError("no whole answer in time")
-        return seen
-    finally:
-        connection.close()
-
-
-def _events(response: HTTPResponse, began: float) -> Streamed | Failure:
+def _read(response: Response, began: float) -> Streamed | Answer | Failure:
+    kind = response.headers.get("Content-Type", "")
+    if response.status_code != 200 or not kind.startswith(EVENT_STREAM):
+        return whole(LIMIT_BYTES)(response, began)
     events = Events()
     gathered = _Gathered()
     size = 0
-    while not gathered.done and (more := response.read1(65536)):
+    while not gathered.done and (more := response.raw.read1(65536, decode_content=False)):
         at_s = time.monotonic() - began
         size += len(more)
         if size > LIMIT_BYTES:
@@ -181,7 +142,10 @@ class _Gathered:
         if data == DONE:
             self.done = True
             return
-        chunk = json.loads(data)
+        try:
+            chunk = json.loads(data)
+        except RecursionError as e:
+            raise ValueError(f"an event that is no chunk: {data[:80]}") from e
         if not isinstance(chunk, dict) or "error" in chunk:
             raise ValueError(f"an event that is no chunk: {data[:80]}")
         usage = chunk.get("usage")
@@ -227,26 +191,3 @@ class _Gathered:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _connection(client: Client, timeout_s: float) -> HTTPConnection:
-    parts = urlsplit(client.base_url)
-    host = parts.hostname or ""
-    if parts.scheme == "https":
-        context = tls_context(client.authorities)
-        return HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
-    return HTTPConnection(host, parts.port, timeout=timeout_s)
-
-
-def _kind(error: Exception) -> FailureKind:
-    if isinstance(error, ConnectionRefusedError):
-        return FailureKind.REFUSED
-    if isinstance(error, ConnectionError):
-        return FailureKind.RESET
-    if isinstance(error, TimeoutError):
-        return FailureKind.TIMEOUT
-    if isinstance(error, IncompleteRead):
-        return FailureKind.TRUNCATED
-    if isinstance(error, OSError):
-        return FailureKind.UNREACHABLE
-    return FailureKind.MALFORMED
