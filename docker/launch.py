@@ -23,7 +23,6 @@ import errno
 import math
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy.files import SecretError, read_secret
+from deploy.files import SecretError, read_secret, write_whole
 from deploy.recipe import RecipeError, switches
 
 # Imported where they are used: they need what vLLM brings along.
@@ -190,18 +189,13 @@ def show_provenance(source: Path, folder: Path) -> None:
     A folder that cannot take it costs the copy, never the server.
     """
     copy = folder / source.name
-    unfinished = folder / f".{source.name}.{os.getpid()}"
     try:
-        if not source.exists():
+        if source.exists():
+            write_whole(copy, source.read_bytes(), 0o644)  # the health service is another user
+        else:
             copy.unlink(missing_ok=True)  # of another image, whose volume this was
-            return
-        shutil.copyfile(source, unfinished)
-        unfinished.chmod(0o644)  # the health service is another user
-        unfinished.replace(copy)
     except OSError as e:
         print(f"launch: {copy}: {e.strerror}; /report shows no provenance", file=sys.stderr)
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 class Signals:

@@ -3,11 +3,11 @@ compile its kernels for the cards."""
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy import programs
 from patches import apply, faults, series, show
 from patches.audit import settings
 from patches.errors import PatchesError, TreeError
@@ -15,7 +15,7 @@ from patches.loadcheck import check
 from patches.loadcheck.inside import LEVELS
 from patches.tree import find
 
-OK, FAILED, MISUSE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
+OK, FAILED, MISUSE = 0, 1, 2
 
 _ROOT_HELP = "the folder that holds vllm/ (site-packages or a checkout), or the vllm folder itself"
 
@@ -25,28 +25,17 @@ def main(argv: list[str] | None = None) -> int:
 
     0: done, or nothing to do. 1: the series does not fit, the tree cannot be written, with --check
     it is not fully carried, or its draft class cannot serve. 2: the command line is wrong or ROOT
-    holds no vLLM. 130, 141: interrupted, or nobody reads the output.
+    holds no vLLM. 130: interrupted.
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
         if argv[:1] in (["audit"], ["compile"]):  # options of their own, which argparse would claim
-            code: int = importlib.import_module(f"patches.{argv[0]}.cli").main(argv[1:])
-        else:
-            code = _run(_parser().parse_args(argv))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader, such as head, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_GONE
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        # What is left in the buffer would fail again at the exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _fail(f"output: {error.strerror}: what was done is done: see --check", FAILED)
+            return int(importlib.import_module(f"patches.{argv[0]}.cli").main(argv[1:]))
+        return _run(_parser().parse_args(argv))
     except KeyboardInterrupt:
         return _fail(
-            "interrupted: the tree carries all of the series or none: see --check", INTERRUPTED
+            "interrupted: the tree carries all of the series or none: see --check",
+            programs.INTERRUPTED,
         )
 
 
@@ -199,4 +188,4 @@ def _fail(message: str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    programs.run(main)

@@ -5,11 +5,12 @@ whether such a plan is refused. That a patch of the series mends a fault stands 
 whether a tree carries the patch is the applier's to say.
 """
 
-import tomllib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.recipe import tables
+from deploy.recipe.tables import Reader, RecipeError
 from deploy.versions import is_within, numbers
 from patches.apply import PatchStatus
 from patches.errors import FaultsError
@@ -76,13 +77,19 @@ def load(file: Path = FILE) -> tuple[Fault, ...]:
     Raises `FaultsError`, one line, for a file that cannot be read, a field that is missing, unknown
     or of another kind, and a word that is not of ASKS or EFFECTS.
     """
+    reader = Reader(file)
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FaultsError(f"{file}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise FaultsError(f"{file}: is not TOML: {error}") from error
-    return tuple(_fault(file, key, table) for key, table in tables.items())
+        data = tables.load(file, "a table of faults")
+        reader.refuse_unfit("", data)
+        found = [reader.read(Fault, k, {"key": k, **reader.table(data, k)}) for k in data]
+        for fault in found:
+            for name, words in (("asks", ASKS), ("effect", EFFECTS)):
+                if (seen := getattr(fault, name)) not in words:
+                    fix = f"give one of {', '.join(words)}"
+                    raise reader.refusal(f"{fault.key}.{name}", seen, fix)
+    except RecipeError as error:
+        raise FaultsError(str(error)) from error
+    return tuple(found)
 
 
 def of(version: str, faults: Iterable[Fault] | None = None) -> tuple[Fault, ...]:
@@ -142,23 +149,3 @@ def way_out(
         but = f", but for {' or '.join(sorted(never))}" if never else ""
         ways.append(f"vLLM {max(known, key=numbers)} or later{but}")
     return ", or ".join(ways) or "another release: none is known to be right"
-
-
-def _fault(file: Path, key: str, table: object) -> Fault:
-    where = f"{file}: {key}"
-    if not isinstance(table, dict):
-        raise FaultsError(f"{where}: is {table!r}, not a table [{key}]")
-    known = {field.name: field.type for field in fields(Fault) if field.name != "key"}
-    for name, value in table.items():
-        if name not in known:
-            raise FaultsError(f"{where}: {name}: unknown field; known: {', '.join(known)}")
-        wanted = int if name == "past_tokens" else str
-        if type(value) is not wanted:
-            raise FaultsError(f"{where}: {name}: {value!r} is no {wanted.__name__}")
-    for name in ("symptom", "since", "source", "asks", "effect"):
-        if name not in table:
-            raise FaultsError(f"{where}: the field {name} is missing")
-    for name, words in (("asks", ASKS), ("effect", EFFECTS)):
-        if table[name] not in words:
-            raise FaultsError(f"{where}: {name}: {table[name]!r} is none of {', '.join(words)}")
-    return Fault(key=key, **table)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from healthcheck.accuracy.ask import RANDOM, width
 from healthcheck.accuracy.results import Needles, Report
-from healthcheck.judge import Outcome, Step, ladder, missed, prompts, worst
-from healthcheck.smoke.long_prompts import GROWTH, TOKENS, lengths
+from healthcheck.judge import Outcome, prompts, worst
+from healthcheck.smoke.long_prompts import GROWTH, lengths, twice
 from healthcheck.smoke.results import Check
 from healthcheck.smoke.target import Session, gravest, row
-from healthcheck.verdict import Generation, Want
 
 # Shares of the prompt: its end is where the question stands.
 DEPTHS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -88,20 +87,8 @@ def _length(
 def _needle(
     session: Session, length: int, depth: float, shorter: Sequence[int], left_s: float
 ) -> _Found:
-    """One needle; a second one is asked for where the first was missed, as sampling may lose it."""
-    first = _generate(session, length, depth, left_s, seed=1)
-    again = missed(first.findings)
-    ran = _generate(session, length, depth, left_s, seed=2) if again else first
-    findings = ladder(ran.findings, shorter, length)
+    ran, findings, again = twice(session, length, left_s, shorter, depth)
     outcome = worst(findings)
     told = next((f for f in findings if f.outcome is outcome), findings[0])
     found = any(f.check == "needle" and f.outcome is Outcome.GOOD for f in findings)
     return _Found(row(told, ran.ended_at - ran.started_at), found, found and not again)
-
-
-def _generate(session: Session, length: int, depth: float, left_s: float, seed: int) -> Generation:
-    target = session.target
-    limit_s = max(left_s, target.profile.health.generation_timeout_s)
-    nonce = f"needle-{length}-{depth}-{seed}"
-    want = Want(Step.LONG, 0, nonce, seed, TOKENS, limit_s, prompt_tokens=length, depth=depth)
-    return target.generator.run(want, target.model)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from healthcheck.judge import Outcome, Step, ladder, missed, prompts, worst
+from healthcheck.judge import Finding, Outcome, Step, ladder, missed, prompts, worst
+from healthcheck.judge.prompts import DEPTH
 from healthcheck.smoke.results import Check, LongPrompt
 from healthcheck.smoke.target import Session, row
 from healthcheck.verdict import Generation, Want
@@ -53,14 +54,12 @@ def needle(session: Session) -> Iterator[Check]:
 def _ask(
     session: Session, length: int, left_s: float, shorter: Sequence[int]
 ) -> tuple[Check, LongPrompt]:
-    """One length; words that were missed are asked for again, as sampling may have lost them."""
-    first = _generate(session, length, left_s, seed=1)
-    again = missed(first.findings)
-    ran = _generate(session, length, left_s, seed=2) if again else first
-    findings = ladder(ran.findings, shorter, length)
+    """One length."""
+    ran, findings, again = twice(session, length, left_s, shorter)
     took = ran.ended_at - ran.started_at
     judged = session.target.profile.health.known_answers
-    found = not _lost(ran) if judged and ran.completion is not None else None
+    lost = any(f.check == "needle" and f.outcome is not Outcome.GOOD for f in ran.findings)
+    found = not lost if judged and ran.completion is not None else None
     name = f"prompt of {length}"
     outcome = worst(findings)
     if outcome is Outcome.GOOD:
@@ -72,12 +71,20 @@ def _ask(
     return row(told, took, name), LongPrompt(length, took, found)
 
 
-def _lost(ran: Generation) -> bool:
-    return any(f.check == "needle" and f.outcome is not Outcome.GOOD for f in ran.findings)
-
-
-def _generate(session: Session, length: int, left_s: float, seed: int) -> Generation:
+def twice(
+    session: Session, length: int, left_s: float, shorter: Sequence[int], depth: float = DEPTH
+) -> tuple[Generation, Sequence[Finding], bool]:
+    """One needle, asked for a second time where it was missed, as sampling may lose it: what ran
+    last, its findings by what was found in `shorter` prompts, and whether it was the second."""
     target = session.target
     limit_s = max(left_s, target.profile.health.generation_timeout_s)
-    want = Want(Step.LONG, 0, f"long-{length}-{seed}", seed, TOKENS, limit_s, prompt_tokens=length)
-    return target.generator.run(want, target.model)
+
+    def generate(seed: int) -> Generation:
+        nonce = f"needle-{length}-{depth}-{seed}"
+        want = Want(Step.LONG, 0, nonce, seed, TOKENS, limit_s, prompt_tokens=length, depth=depth)
+        return target.generator.run(want, target.model)
+
+    first = generate(1)
+    again = missed(first.findings)
+    ran = generate(2) if again else first
+    return ran, ladder(ran.findings, shorter, length), again

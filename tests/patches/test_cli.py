@@ -268,7 +268,7 @@ def test_output_without_room_hides_nothing_that_was_done(root: Path) -> None:
         done = subprocess.run(
             command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
         )
-    line = "patches: output: No space left on device: what was done is done: see --check\n"
+    line = "output: No space left on device; make room or name another file\n"
     assert (done.returncode, done.stderr) == (1, line)
     assert run("apply", root, "--check").returncode == 0
 
@@ -307,9 +307,9 @@ def test_audit_gets_its_own_arguments() -> None:
 
 
 def copy_program(folder: Path) -> None:
-    """What `python3 -m patches show` is run from: the package, and the files of `deploy` below it."""
-    shutil.copytree(REPOSITORY / "patches", folder / "patches")
-    (folder / "deploy").mkdir()
+    """What `python3 -m patches show` is run from: the package, and what of `deploy` is below it."""
+    for name in ("patches", "deploy/recipe"):
+        shutil.copytree(REPOSITORY / name, folder / name)
     for file in (REPOSITORY / "deploy").glob("*.py"):
         shutil.copy2(file, folder / "deploy")
 

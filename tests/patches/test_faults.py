@@ -197,13 +197,17 @@ effect = "warn"
     ("old", "new", "message"),
     [
         ("[one]", "[one", "is not TOML: "),
-        ("[one]", "two = 1\n[one]", "two: is 1, not a table [two]"),
-        ("asks", "wants", "one: wants: unknown field; known: symptom, since, "),
-        ('"warn"', '"tell"', "one: effect: 'tell' is none of refuse, warn"),
-        ('"draft"', '"drafts"', "one: asks: 'drafts' is none of anything, draft, "),
-        ('"s"', "1", "one: symptom: 1 is no str"),
-        ('symptom = "s"', 'symptom = "s"\npast_tokens = "2k"', "one: past_tokens: '2k' is no int"),
-        ('symptom = "s"\n', "", "one: the field symptom is missing"),
+        ("[one]", "two = 1\n[one]", "two: got 1; give a table"),
+        ("asks", "wants", "one.wants: got 'draft'; no such key"),
+        ('"warn"', '"tell"', "one.effect: got 'tell'; give one of refuse, warn"),
+        ('"draft"', '"drafts"', "one.asks: got 'drafts'; give one of anything, draft, "),
+        ('"s"', "1", "one.symptom: got 1; give a str"),
+        (
+            'symptom = "s"',
+            'symptom = "s"\npast_tokens = "2k"',
+            "one.past_tokens: got '2k'; give an int",
+        ),
+        ('symptom = "s"\n', "", "one.symptom: is missing; add it"),
     ],
 )
 def test_a_malformed_table_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -221,5 +225,7 @@ def test_a_malformed_table_is_one_line(tmp_path: Path, old: str, new: str, messa
 
 def test_an_absent_table_is_named(tmp_path: Path) -> None:
     """A file that cannot be read is told with the reason."""
-    with pytest.raises(FaultsError, match=r"none\.toml: cannot be read: No such file or directory"):
+    with pytest.raises(
+        FaultsError, match=r"none\.toml: cannot be read \(No such file or directory\)"
+    ):
         faults.load(tmp_path / "none.toml")
