@@ -13,7 +13,6 @@ from pathlib import Path
 from healthcheck.explain.encodings import UnreadableLogError
 from healthcheck.explain.explainer import Explainer, explain_stream
 from healthcheck.explain.findings import Explanation
-from healthcheck.explain.signatures import SignatureError
 from healthcheck.explain.text import render
 from healthcheck.flights import beside as flights
 
@@ -71,9 +70,6 @@ def main(argv: list[str]) -> int:
         return UNREADABLE
     except UnreadableLogError as e:
         print(f"explain: cannot read {options.log!r}: {e}", file=sys.stderr)
-        return UNREADABLE
-    except SignatureError as e:
-        print(f"explain: {e}", file=sys.stderr)
         return UNREADABLE
     flight = None if options.log == "-" else flights.beside(Path(options.log))
     if options.format == "json":

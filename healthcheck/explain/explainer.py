@@ -39,7 +39,6 @@ class Explainer:
     """Takes in a log line by line or block by block; `result` may be asked at any time.
 
     Memory stays bounded whatever the log holds. Safe to feed in one thread and to ask in another.
-    Raises SignatureError if the shipped signatures are not sound.
     """
 
     def __init__(self, signatures: Iterable[Signature] | None = None) -> None:

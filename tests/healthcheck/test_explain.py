@@ -23,11 +23,10 @@ from healthcheck.explain import (
     Finding,
     Verdict,
     explain_stream,
-    explainer,
 )
 from healthcheck.explain.findings import UNCLASSIFIED, Attempt, Evidence
 from healthcheck.explain.following import Tail
-from healthcheck.explain.signatures import Severity, Signature, SignatureError, load
+from healthcheck.explain.signatures import Severity, load
 from healthcheck.explain.startup import Stage
 from healthcheck.explain.text import render
 from tests.support.log_samples import SAMPLES, VALUES_IN_REMEDY
@@ -1249,20 +1248,6 @@ def test_what_cannot_be_read_is_one_line(
     assert printed.err == (
         f"explain: cannot read {str(path)!r}: {reason}; give a log file, or - for standard input\n"
     )
-
-
-def test_signatures_that_are_not_sound_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A data file that was broken is exit code 2 and what is wrong with it, in one line."""
-
-    def refuse() -> tuple[Signature, ...]:
-        raise SignatureError("signatures.tsv line 3: no")
-
-    monkeypatch.setattr(explainer, "load", refuse)
-    assert explain.main([str(DATA / "log-healthy.log")]) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "explain: signatures.tsv line 3: no\n")
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
