@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
 
@@ -12,7 +11,7 @@ from deploy import environment, plan, programs, recipe
 from deploy.containers import weights
 from deploy.environment import SetupError
 from deploy.plan import PlanError
-from deploy.recipe import Profile, RecipeError, facts, release, switches, vocabulary
+from deploy.recipe import Profile, RecipeError, facts, release, switches
 from deploy.recipe.release import Release
 from deploy.validation import accuracy, smoke
 from patches import faults
@@ -65,9 +64,6 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="what it serves")
     p.add_argument("--url", default="", help="the server (default: the profile's port here)")
     p.set_defaults(run=run_accuracy)
-
-    p = commands.add_parser("vocabulary", help="what the pinned vLLM knows, asked from vLLM itself")
-    p.set_defaults(run=run_vocabulary)
 
     for name, (_, text) in ELSEWHERE.items():
         commands.add_parser(name, help=text, add_help=False)
@@ -160,12 +156,6 @@ def run_smoke(_args: argparse.Namespace) -> int:
 def run_accuracy(args: argparse.Namespace) -> int:
     """Become the accuracy test of a server that runs."""
     return accuracy.main(_profile(args.profile), args.url)
-
-
-def run_vocabulary(_args: argparse.Namespace) -> int:
-    """Print vLLM's vocabulary."""
-    print(json.dumps(vocabulary.from_vllm(), indent=1))
-    return 0
 
 
 if __name__ == "__main__":

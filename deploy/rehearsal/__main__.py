@@ -1,4 +1,4 @@
-"""``python3 -m deploy.rehearsal``: models, tree, server, health service, smoke, drills, upgrade."""
+"""``python3 -m deploy.rehearsal``: server, health service, smoke, upgrade."""
 
 import argparse
 import os
@@ -8,14 +8,11 @@ from pathlib import Path
 
 from deploy import programs, recipe
 from deploy.containers.compose import HostError
-from deploy.environment import SetupError, cache_dir
+from deploy.environment import SetupError
 from deploy.recipe import RecipeError
-from deploy.rehearsal import drills
 from deploy.rehearsal.environment import PROFILES, QWEN, check_profile
 from deploy.rehearsal.errors import RehearsalError
-from deploy.rehearsal.models import publish_models
 from deploy.rehearsal.server import serve
-from deploy.rehearsal.tree import publish_tree
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,16 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "serve":
         serve(check_profile(options.profile), options.host, options.port, os.environ)
-    elif options.command == "models":
-        print(publish_models(options.out))
-    elif options.command == "tree":
-        print(publish_tree(cache_dir(os.environ), patched=not options.unpatched))
-    elif options.command == "drills":
-        for ran in drills.run(cache_dir(os.environ), options.out, os.environ, options.names):
-            print(f"{ran.signature}: exit code {ran.exit_code}, {ran.log}")
-    else:
-        return _supervise(options)
-    return 0
+    return _supervise(options)
 
 
 def _supervise(options: argparse.Namespace) -> int:
@@ -63,13 +51,6 @@ def _supervise(options: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m deploy.rehearsal", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    models = commands.add_parser("models", help="build the tiny models and print their folder")
-    models.add_argument("--out", type=Path, required=True, help="folder to publish them in")
-    tree = commands.add_parser("tree", help="build the vLLM tree and print the folder")
-    tree.add_argument("--unpatched", action="store_true", help="leave the patch series out")
-    fail = commands.add_parser("drills", help="starts that fail on purpose; keep their real logs")
-    fail.add_argument("--out", type=Path, required=True, help="folder for models and logs")
-    fail.add_argument("names", nargs="*", metavar="SIGNATURE", help="default: every drill")
     server = commands.add_parser("serve", help="serve a rehearsal profile in the foreground")
     server.add_argument("--host", help="address to listen on (default: the recipe's)")
     server.add_argument("--port", type=_port, help="port to listen on (default: the recipe's)")

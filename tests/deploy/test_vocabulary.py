@@ -13,13 +13,14 @@ from deploy.recipe import release, vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM = recipe.load().vllm
+ASK = "import json; from deploy.recipe import vocabulary; print(json.dumps(vocabulary.from_vllm()))"
 
 
 def fresh(python: str) -> dict[str, Any]:
     """What the vLLM of an interpreter says of itself."""
     env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CONFIGURE_LOGGING": "0"}
     ended = subprocess.run(
-        [python, "-m", "deploy", "vocabulary"],
+        [python, "-c", ASK],
         cwd=ROOT,
         env=env,
         capture_output=True,

@@ -125,20 +125,6 @@ def test_logs_that_cannot_be_written_start_nothing(tmp_path: Path) -> None:
         pytest.fail("started")
 
 
-def test_an_unknown_drill_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    """Exit 2 and one line; nothing is made."""
-    finished = subprocess.run(
-        [sys.executable, "-m", "deploy.rehearsal", "drills", "--out", str(tmp_path / "o"), "none"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert finished.returncode == 2
-    assert "drill none: unknown: use one of config.bad_flag, " in one_line(finished)
-    assert not (tmp_path / "o").exists()
-
-
 def test_unusable_cache_is_one_line(tmp_path: Path) -> None:
     """A cache folder that cannot be made is exit 1 and one line that names DSPARK_CACHE."""
     (tmp_path / "file").write_text("")

@@ -9,11 +9,10 @@ import pytest
 
 from deploy import recipe
 from deploy.environment import cache_dir
-from deploy.rehearsal import drills
-from deploy.rehearsal.drills import DRILLS, Ran
-from deploy.rehearsal.errors import RehearsalError
 from healthcheck.explain import Explanation, Verdict, explain_stream
 from healthcheck.explain.signatures import load
+from tests.support import drills
+from tests.support.drills import DRILLS, Ran
 
 TESTS = Path(__file__).resolve().parents[1]
 VERSION = recipe.load().vllm.version
@@ -76,7 +75,7 @@ NOT_ON_CPU: Mapping[str, str] = {
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ran]:
     """Every drill, run once."""
     folder = tmp_path_factory.mktemp("drills")
-    return {one.signature: one for one in drills.run(cache_dir(), folder, os.environ, ())}
+    return {one.signature: one for one in drills.run(cache_dir(), folder, os.environ)}
 
 
 def _explained(one: Ran) -> Explanation:
@@ -128,18 +127,3 @@ def test_the_tests_that_are_named_are_there(file: str, name: str) -> None:
     """A test that shows a signature cannot be renamed without this table."""
     tree = ast.parse((TESTS / file).read_text("utf-8"))
     assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
-def test_an_unknown_drill_is_refused_before_anything(tmp_path: Path) -> None:
-    """One line with all legal names; nothing is built or started."""
-    with pytest.raises(RehearsalError, match=r"drill no\.such: unknown: use one of config\.bad"):
-        drills.run(tmp_path / "cache", tmp_path / "out", {}, ["no.such"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    """One line that names it, before anything is built."""
-    (tmp_path / "file").touch()
-    with pytest.raises(RehearsalError, match="file/out: Not a directory: give a folder"):
-        drills.run(tmp_path / "cache", tmp_path / "file" / "out", {}, ["config.bad_flag"])
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -164,4 +164,5 @@ def run_models(out: Path, environ: dict[str, str]) -> subprocess.CompletedProces
 
 def models_command(out: Path) -> list[str]:
     """The command line that builds the models in ``out``."""
-    return [sys.executable, "-m", "deploy.rehearsal", "models", "--out", str(out)]
+    publish = "from deploy.rehearsal.models import publish_models as p; print(p(Path(sys.argv[1])))"
+    return [sys.executable, "-c", f"import sys; from pathlib import Path; {publish}", str(out)]

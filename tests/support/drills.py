@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,25 +154,13 @@ DRILLS = (
 )
 
 
-def run(cache: Path, folder: Path, environ: Mapping[str, str], names: Iterable[str]) -> list[Ran]:
-    """Run the drills of these signatures, all if none is named; their logs go into `folder`.
+def run(cache: Path, folder: Path, environ: Mapping[str, str]) -> list[Ran]:
+    """Run the drills of the release; their logs go into `folder`.
 
-    Raises RehearsalError for an unknown name or a runner that does not do its work.
+    Raises RehearsalError for a runner that does not do its work.
     """
     profile = recipe.load().profile(QWEN)
-    known = {drill.signature: drill for drill in DRILLS if drill.is_of(profile.vllm_version)}
-    chosen = []
-    for name in list(names) or known:
-        if name not in known:
-            raise RehearsalError(
-                f"drill {name}: unknown: use one of {', '.join(known)}", exit_code=2
-            )
-        chosen.append(known[name])
-    folder = folder.absolute()  # the runner works elsewhere
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise RehearsalError(f"--out {folder}: {e.strerror}: give a folder for logs") from e
+    chosen = [drill for drill in DRILLS if drill.is_of(profile.vllm_version)]
     around = prepare(cache).over(environ)
     # Any free port: a server on the recipe's must not be what a drill fails of.
     made = plan.make(profile, ("--port", "0"), around)
@@ -183,7 +171,7 @@ def run(cache: Path, folder: Path, environ: Mapping[str, str], names: Iterable[s
         at = Setting(folder, home / "target", home / "draft", taken.getsockname()[1])
         orders = [_order(drill, drill.change(at), made.argv, at) for drill in chosen]
         ended = subprocess.run(
-            [sys.executable, "-m", "deploy.rehearsal.drill_runner"],
+            [sys.executable, "-m", "tests.support.drill_runner"],
             input=json.dumps([asdict(order) for order in orders]),
             cwd=ROOT,
             env={**around, **made.env},
