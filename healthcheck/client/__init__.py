@@ -39,9 +39,10 @@ LEAST_S = 0.001  # a time-out of 0 would mean not to wait at all
 LIMIT_BYTES = 4 * 1024 * 1024
 _NO_HEADERS: Mapping[str, str] = {}
 
+Response = requests.Response
 T = TypeVar("T")
 #: Reads an answer to a question that began at that second of the monotonic clock.
-Read = Callable[[requests.Response, float], T | Failure]
+Read = Callable[[Response, float], T | Failure]
 
 
 class Secret:
@@ -267,7 +268,7 @@ class Client:
 def whole(limit_bytes: int) -> Read[Answer]:
     """Reads a whole answer, of no more than so many bytes; a redirect's body is not read."""
 
-    def read(response: requests.Response, began: float) -> Answer | Failure:
+    def read(response: Response, began: float) -> Answer | Failure:
         status = response.status_code
         content_type = response.headers.get("Content-Type", "")
         most = limit_bytes if status == 200 else ERROR_BYTES

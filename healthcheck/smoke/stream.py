@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from requests import Response
-
-from healthcheck.client import LIMIT_BYTES, Client, whole
+from healthcheck.client import LIMIT_BYTES, Client, Response, whole
 from healthcheck.client.answers import Answer, Failure, FailureKind
 
 DONE = "[DONE]"
