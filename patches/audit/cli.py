@@ -39,15 +39,11 @@ def _run(arguments: argparse.Namespace) -> int:
     reports = [audit(open_tree(tree), scope) for tree in arguments.trees]
     if old is not None:
         reports = [introduced(report, old) for report in reports]
-    if arguments.write_baseline:
-        baseline.write(arguments.write_baseline, reports)
     _warn_of_stale(known, reports)
     reports = [without(report, known) for report in reports]
     text = _render(arguments, reports)
     if text:
         print(text)
-    if arguments.write_baseline:
-        return OK
     return GAPS if any(report.fails(gap) for report in reports for gap in report.gaps) else OK
 
 
@@ -95,9 +91,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help="what the server is given under this name: conditions on its options are decided",
     )
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="gaps that are known")
     parser.add_argument(
-        "--write-baseline", type=Path, metavar="FILE", help="write what is found as known; exit 0"
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="an earlier report in JSON: its gaps are known",
     )
     parser.add_argument(
         "--since", type=Path, metavar="OLD", help="only gaps that the tree OLD does not have"
