@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "--baseline",
         type=Path,
         metavar="FILE",
-        help="an earlier report in JSON: its gaps are known",
+        help="earlier report in JSON; its gaps are known",
     )
     parser.add_argument(
         "--since", type=Path, metavar="OLD", help="only gaps that the tree OLD does not have"
