@@ -40,7 +40,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One check's result. `code` is a reason of reasons.py, empty when good."""
+    """One check's result. `code` is a reason of reasons.tsv, empty when good."""
 
     check: str
     outcome: Outcome
