@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("deploy", "plan", "--profile", "mi355x"),
         ("deploy", "preflight", "--profile", "mi355x"),
         ("healthcheck", "check", "--url", "http://127.0.0.1:1"),
+        ("patches", "show"),
     ],
     ids=" ".join,
 )

@@ -24,171 +24,97 @@ def amd_gaps(root: Path) -> dict[str, Gap]:
 
 
 READS = {
-    "attribute": ("self.model.wanted", CRASH, ""),
-    "call": ("self.model.wanted()", CRASH, ""),
-    "through a local name": ("draft = self.model\ndraft.wanted", CRASH, ""),
-    "through a walrus": ("(draft := self.model).wanted", CRASH, ""),
-    "through a cast": ("cast(Draft, self.model).wanted", CRASH, ""),
-    "through an attribute of the speculator": (
-        "self.kept = self.model\nself.kept.wanted",
-        CRASH,
-        "",
+    "attribute": "self.model.wanted",
+    "call": "self.model.wanted()",
+    "through a local name": "draft = self.model\ndraft.wanted",
+    "through a walrus": "(draft := self.model).wanted",
+    "through a cast": "cast(Draft, self.model).wanted",
+    "through an attribute of the speculator": "self.kept = self.model\nself.kept.wanted",
+    "through a loop over models": "for m in (self.model,):\n    m.wanted",
+    "in a comprehension": "[self.model.wanted for _ in batch]",
+    "in a lambda": "lambda: self.model.wanted",
+    "in a nested function": "def inner():\n    return self.model.wanted",
+    "in a method it is passed to": "self._helper(self.model)",
+    "in a method handed on": "batch.run(self._later)",
+    "in a property": "self.looked_up",
+    "in an imported function": "helpers.read_wanted(self.model)",
+    "by a name passed along": "helpers.read_by_name(self.model, 'wanted')",
+    "by a name in a constant": "getattr(self.model, NAME)",
+    "by a name imported in a function": "from vllm.v1.worker.gpu.spec_decode.names import NAME as N\ngetattr(self.model, N)",
+    "by a name in a local variable": "n = 'wanted'\ngetattr(self.model, n)",
+    "by names in a loop": "for n in ('model', 'wanted'):\n    getattr(self.model, n)",
+    "deleted": "del self.model.wanted",
+    "deleted by name": "delattr(self.model, 'wanted')",
+    "asserted": "assert self.model.wanted",
+    "another exception is caught": "try:\n    self.model.wanted\nexcept KeyError:\n    pass",
+    "a condition inside a while does not leak": "while batch:\n    if self.option:\n        break\nself.model.wanted",
+    "the way with fewer conditions counts": "if self.option:\n    self._helper(self.model)\nself._helper(self.model)",
+    "under the method in use": "if self.method == 'dspark':\n    self.model.wanted",
+    "on this platform": "if current_platform.is_rocm():\n    self.model.wanted",
+    "below the inner model": "self.model.model.wanted",
+    "isinstance of its own class": (
+        "from vllm.models.tiny.amd.dspark import Draft\n"
+        "if isinstance(self.model, Draft):\n    self.model.wanted"
     ),
-    "through a loop over models": ("for m in (self.model,):\n    m.wanted", CRASH, ""),
-    "in a comprehension": ("[self.model.wanted for _ in batch]", CRASH, ""),
-    "in a lambda": ("lambda: self.model.wanted", CRASH, ""),
-    "in a nested function": ("def inner():\n    return self.model.wanted", CRASH, ""),
-    "in a method it is passed to": ("self._helper(self.model)", CRASH, ""),
-    "in a method handed on": ("batch.run(self._later)", CRASH, ""),
-    "in a property": ("self.looked_up", CRASH, ""),
-    "in an imported function": ("helpers.read_wanted(self.model)", CRASH, ""),
-    "by a name passed along": ("helpers.read_by_name(self.model, 'wanted')", CRASH, ""),
-    "by a name in a constant": ("getattr(self.model, NAME)", CRASH, ""),
-    "by a name imported in a function": (
-        "from vllm.v1.worker.gpu.spec_decode.names import NAME as N\ngetattr(self.model, N)",
-        CRASH,
-        "",
-    ),
-    "by a name in a local variable": ("n = 'wanted'\ngetattr(self.model, n)", CRASH, ""),
-    "by names in a loop": ("for n in ('model', 'wanted'):\n    getattr(self.model, n)", CRASH, ""),
-    "deleted": ("del self.model.wanted", CRASH, ""),
-    "deleted by name": ("delattr(self.model, 'wanted')", CRASH, ""),
-    "asserted": ("assert self.model.wanted", CRASH, ""),
-    "getattr with a default": ("getattr(self.model, 'wanted', None)", MISSING, ""),
-    "hasattr": ("hasattr(self.model, 'wanted')", MISSING, ""),
-    "behind hasattr": (
-        "if hasattr(self.model, 'wanted'):\n    self.model.wanted()",
-        MISSING,
-        "",
-    ),
-    "behind hasattr in an and": (
-        "hasattr(self.model, 'wanted') and self.model.wanted",
-        MISSING,
-        "",
-    ),
-    "behind hasattr in an or": (
-        "not hasattr(self.model, 'wanted') or self.model.wanted",
-        MISSING,
-        "",
-    ),
-    "behind a conditional expression": (
-        "self.model.wanted if hasattr(self.model, 'wanted') else None",
-        MISSING,
-        "",
-    ),
-    "behind an early return": (
-        "if not hasattr(self.model, 'wanted'):\n    return\nself.model.wanted",
-        MISSING,
-        "",
-    ),
+}
+"""What ``propose`` does that ends in a crash."""
+
+GUARDED = {
+    "getattr with a default": "getattr(self.model, 'wanted', None)",
+    "hasattr": "hasattr(self.model, 'wanted')",
+    "behind hasattr": "if hasattr(self.model, 'wanted'):\n    self.model.wanted()",
+    "behind hasattr in an and": "hasattr(self.model, 'wanted') and self.model.wanted",
+    "behind hasattr in an or": "not hasattr(self.model, 'wanted') or self.model.wanted",
+    "behind a conditional expression": "self.model.wanted if hasattr(self.model, 'wanted') else None",
+    "behind an early return": "if not hasattr(self.model, 'wanted'):\n    return\nself.model.wanted",
     "behind a flag of the speculator": (
         "self.enabled = batch and hasattr(self.model, 'wanted')\n"
-        "if self.enabled:\n    self.model.wanted",
-        MISSING,
-        "",
+        "if self.enabled:\n    self.model.wanted"
     ),
-    "behind a local flag": (
-        "has = hasattr(self.model, 'wanted')\nif has:\n    self.model.wanted",
-        MISSING,
-        "",
-    ),
-    "behind a predicate": (
-        "hasattr(self.model, 'wanted')\nif helpers.has_wanted(self.model):\n    self.model.wanted",
-        MISSING,
-        "",
-    ),
-    "behind a default that is tested": (
-        "w = getattr(self.model, 'wanted', None)\nif w is not None:\n    del self.model.wanted",
-        MISSING,
-        "",
-    ),
+    "behind a local flag": "has = hasattr(self.model, 'wanted')\nif has:\n    self.model.wanted",
+    "behind a predicate": "hasattr(self.model, 'wanted')\nif helpers.has_wanted(self.model):\n    self.model.wanted",
+    "behind a default that is tested": "w = getattr(self.model, 'wanted', None)\nif w is not None:\n    del self.model.wanted",
     "refused with a message": (
         "if not hasattr(self.model, 'wanted'):\n    raise ValueError('no wanted')\n"
-        "self.model.wanted",
-        MISSING,
-        "",
+        "self.model.wanted"
     ),
-    "AttributeError is caught": (
-        "try:\n    self.model.wanted\nexcept AttributeError:\n    pass",
-        MISSING,
-        "",
-    ),
-    "AttributeError is caught around a call": (
-        "try:\n    self._helper(self.model)\nexcept (TypeError, AttributeError):\n    pass",
-        MISSING,
-        "",
-    ),
+    "AttributeError is caught": "try:\n    self.model.wanted\nexcept AttributeError:\n    pass",
+    "AttributeError is caught around a call": "try:\n    self._helper(self.model)\nexcept (TypeError, AttributeError):\n    pass",
     "a trial call clears a flag": (
         "try:\n    self.model.wanted()\nexcept AttributeError:\n    self.enabled = False\n"
-        "if self.enabled:\n    self.model.wanted()",
-        MISSING,
-        "",
+        "if self.enabled:\n    self.model.wanted()"
     ),
-    "another exception is caught": (
-        "try:\n    self.model.wanted\nexcept KeyError:\n    pass",
-        CRASH,
-        "",
-    ),
-    "under an option": (
-        "if self.option:\n    self.model.wanted",
-        CONDITIONAL,
-        "self.option",
-    ),
+}
+"""What it may ask for without one."""
+
+UNDER_A_CONDITION = {
+    "under an option": ("if self.option:\n    self.model.wanted", "self.option"),
     "under an option that is set": (
         "if self.option is not None:\n    self.model.wanted",
-        CONDITIONAL,
         "self.option is not None",
     ),
     "in the else branch": (
         "if self.option:\n    pass\nelse:\n    self.model.wanted",
-        CONDITIONAL,
         "not (self.option)",
     ),
     "after an early return": (
         "if self.option:\n    return\nself.model.wanted",
-        CONDITIONAL,
         "not (self.option)",
     ),
     "after a continue in a while": (
         "while batch:\n    if self.option:\n        continue\n    self.model.wanted",
-        CONDITIONAL,
         "not (self.option)",
-    ),
-    "a condition inside a while does not leak": (
-        "while batch:\n    if self.option:\n        break\nself.model.wanted",
-        CRASH,
-        "",
     ),
     "conditions add up": (
         "if self.option and batch:\n    self.model.wanted",
-        CONDITIONAL,
         "self.option and batch",
-    ),
-    "the way with fewer conditions counts": (
-        "if self.option:\n    self._helper(self.model)\nself._helper(self.model)",
-        CRASH,
-        "",
     ),
     "the model on one branch only": (
         "m = None\nif self.option:\n    m = self.model\nm.wanted",
-        CONDITIONAL,
         "self.option",
     ),
-    "under the method in use": ("if self.method == 'dspark':\n    self.model.wanted", CRASH, ""),
-    "on this platform": (
-        "if current_platform.is_rocm():\n    self.model.wanted",
-        CRASH,
-        "",
-    ),
-    "below the inner model": ("self.model.model.wanted", CRASH, ""),
-    "isinstance of its own class": (
-        "from vllm.models.tiny.amd.dspark import Draft\n"
-        "if isinstance(self.model, Draft):\n    self.model.wanted",
-        CRASH,
-        "",
-    ),
 }
-"""What ``propose`` does: the severity and the condition of the gap."""
+"""What ends in a crash where the condition holds."""
 
 SAFE = {
     "stored before": "self.model.wanted = 1\nself.model.wanted",
@@ -223,10 +149,11 @@ def unused(self):
 """
 
 
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("name", [*READS, *GUARDED, *UNDER_A_CONDITION])
 def test_a_read_is_found_with_its_condition(name: str, tmp_path: Path) -> None:
     """Each way of reading an attribute the AMD class lacks has its severity and condition."""
-    code, severity, condition = READS[name]
+    severity = CRASH if name in READS else MISSING if name in GUARDED else CONDITIONAL
+    code, condition = UNDER_A_CONDITION.get(name, ((READS | GUARDED).get(name, ""), ""))
     gaps = amd_gaps(audit_trees.tree(tmp_path, code, METHODS))
     (gap,) = gaps.values()
     assert gap.attribute in ("wanted", "model.wanted")

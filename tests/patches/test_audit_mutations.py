@@ -4,20 +4,12 @@ Each test copies a real release, takes one thing out of the copy's source and au
 """
 
 import ast
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from patches.audit.cli import main
-from patches.audit.conditions import DRAFT
-from patches.audit.modules import ModuleIndex
-from patches.audit.readgraph import Kind
-from patches.audit.registry import Registry
-from patches.audit.speculators import Speculators, family_of
-from patches.audit.tree import open_tree
 from tests.support import vllm_trees
 
 AMD_DSPARK = "vllm/models/deepseek_v4/amd/dspark.py"
@@ -36,28 +28,10 @@ REQUIRED_0_27_1 = {
     "model",
     "precompute_and_store_context_kv",
 }
-REQUIRED_0_32_0 = REQUIRED_0_27_1 | {
-    "apply_markov_bias_gathered",
-    "compute_confidence",
-    "model.confidence_head",
-}
+REQUIRED_0_32_0 = REQUIRED_0_27_1 | {"compute_confidence", "model.confidence_head"}
 OPTIONAL = {"get_draft_kv_cache_layer_names", "has_own_embed_tokens", "has_own_lm_head"}
-NOT_NEEDED = {
-    "__class__",  # every object has one
-    "get_draft_attn_causal",  # read behind hasattr
-    "get_draft_kv_cache_layer_names",  # read behind hasattr
-    "get_top_tokens",  # refused with a message before it is read
-    "lm_head",  # deleted only if it is there
-    "model.embed_tokens",  # deleted only if it is there
-}
-NEVER_ON_AMD = {("0.27.1", "draft_id_to_target_id"), ("0.32.0", "apply_markov_bias_gathered")}
+NEVER_ON_AMD = {("0.27.1", "draft_id_to_target_id")}
 REQUIRED = {"0.27.1": REQUIRED_0_27_1, "0.32.0": REQUIRED_0_32_0}
-REMOVABLE = sorted(
-    (version, name)
-    for version, names in REQUIRED.items()
-    for name in names
-    if (version, name) not in NEVER_ON_AMD
-)
 
 
 @pytest.fixture(scope="module")
@@ -134,65 +108,27 @@ def audit(tree: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str
 
 
 @pytest.mark.parametrize("version", sorted(REQUIRED))
-def test_the_list_of_required_attributes_is_what_shared_code_reads(version: str) -> None:
-    """The mutations below cover every attribute that the shared DSpark code requires."""
-    registry = Registry(ModuleIndex(open_tree(vllm_trees.tree(version))))
-    family = family_of(ARCH)
-    assert family is not None
-    (graph,) = Speculators(registry).of(family)
-    frames, waiting = set(), list(graph.roots)
-    while waiting:
-        frame = waiting.pop()
-        if frame not in frames:
-            frames.add(frame)
-            waiting += [edge.frame for edge in frame.calls]
-    required = {
-        ".".join(read.path)
-        for frame in frames
-        for read in frame.reads
-        if read.role == DRAFT and read.kind is Kind.REQUIRED and read.path[:-1] in ((), ("model",))
-    }
-    assert required - NOT_NEEDED == REQUIRED[version]
-
-
-@contextlib.contextmanager
-def lacking(tree: Path, attribute: str) -> Iterator[Path]:
-    """The tree, whose AMD draft class is without an attribute for as long as this lasts."""
-    original = (tree / AMD_DSPARK).read_text(encoding="utf-8")
-    replace_file(tree, AMD_DSPARK, without_attribute(original, attribute))
+def test_removing_an_attribute_is_a_gap_of_its_weight(
+    version: str, copies: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each attribute that shared code requires is a crash where it is gone, each that it only asks
+    for a missing feature."""
+    tree, required = copies[version], REQUIRED[version]
+    original = text = (tree / AMD_DSPARK).read_text(encoding="utf-8")
+    for attribute in required | OPTIONAL:
+        if (version, attribute) not in NEVER_ON_AMD:
+            text = without_attribute(text, attribute)
+    replace_file(tree, AMD_DSPARK, text)
     try:
-        yield tree
+        code, gaps = audit(tree, capsys)
     finally:
         replace_file(tree, AMD_DSPARK, original)
-
-
-@pytest.mark.parametrize(("version", "attribute"), REMOVABLE)
-def test_removing_a_required_attribute_is_a_crash(
-    version: str,
-    attribute: str,
-    copies: dict[str, Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Without any one attribute that shared code requires the check of the AMD class fails."""
-    with lacking(copies[version], attribute) as tree:
-        code, gaps = audit(tree, capsys)
     assert code == 1
-    assert gaps[attribute]["severity"] in ("crash", "crash-conditional")
-    assert gaps[attribute]["class_where"].startswith(AMD_DSPARK)
-
-
-@pytest.mark.parametrize("version", sorted(REQUIRED))
-@pytest.mark.parametrize("attribute", sorted(OPTIONAL))
-def test_removing_an_optional_attribute_is_a_missing_feature(
-    version: str,
-    attribute: str,
-    copies: dict[str, Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What shared code only asks for is reported when it goes missing, but not as a crash."""
-    with lacking(copies[version], attribute) as tree:
-        _, gaps = audit(tree, capsys)
-    assert gaps[attribute]["severity"] == "feature-missing"
+    severities = {name: gap["severity"] for name, gap in gaps.items()}
+    told = {name for name, s in severities.items() if s in ("crash", "crash-conditional")}
+    assert told == required
+    assert {severities[name] for name in OPTIONAL} == {"feature-missing"}
+    assert all(gaps[name]["class_where"].startswith(AMD_DSPARK) for name in told)
 
 
 def test_an_attribute_the_configuration_keeps_out_of_reach_is_not_a_crash(

@@ -136,10 +136,15 @@ def test_what_the_configuration_keeps_out_of_reach_is_a_missing_feature() -> Non
     assert crashes == AMD_CONFIDENCE
 
 
-def test_the_gap_of_pr_51145_is_described() -> None:
+@pytest.fixture(scope="module")
+def unpatched() -> Report:
+    """What is said of DSpark on AMD in 0.27.1."""
+    return audit(open_tree(vllm_trees.tree("0.27.1")), Scope("amd", DSPARK))
+
+
+def test_the_gap_of_pr_51145_is_described(unpatched: Report) -> None:
     """The gap the patch closes names its class, line, condition and who has the attribute."""
-    report = audit(open_tree(vllm_trees.tree("0.27.1")), Scope("amd"))
-    (gap,) = [gap for gap in report.gaps if gap.attribute == DRAFT_ID]
+    (gap,) = [gap for gap in unpatched.gaps if gap.attribute == DRAFT_ID]
     assert gap.severity is Severity.CRASH_CONDITIONAL
     assert gap.condition == "self.draft_logits is not None"
     assert gap.where == "vllm/v1/worker/gpu/spec_decode/dspark/speculator.py:85"
@@ -149,10 +154,9 @@ def test_the_gap_of_pr_51145_is_described() -> None:
     assert gap.providers == ("nvidia",)
 
 
-def test_the_clamp_that_aiter_is_not_given_is_described() -> None:
+def test_the_clamp_that_aiter_is_not_given_is_described(unpatched: Report) -> None:
     """The gap that patch 0006 closes names the call, the op's default and who sets the limit."""
-    report = audit(open_tree(vllm_trees.tree("0.27.1")), Scope("amd", DSPARK))
-    (gap,) = [gap for gap in report.gaps if gap.attribute == "swiglu_limit"]
+    (gap,) = [gap for gap in unpatched.gaps if gap.attribute == "swiglu_limit"]
     assert gap.where == "vllm/model_executor/layers/fused_moe/experts/rocm_aiter_moe.py:395"
     assert gap.class_name.endswith(".rocm_aiter_moe.AiterExperts")
     assert gap.reader == "rocm_aiter_fused_experts"
@@ -160,10 +164,9 @@ def test_the_clamp_that_aiter_is_not_given_is_described() -> None:
     assert gap.note.endswith(" at vllm/models/deepseek_v4/amd/model.py:299")
 
 
-def test_the_layouts_of_the_indexer_keys_are_described() -> None:
+def test_the_layouts_of_the_indexer_keys_are_described(unpatched: Report) -> None:
     """The gaps that patch 0004 closes name both readers, the writer and what each does."""
-    report = audit(open_tree(vllm_trees.tree("0.27.1")), Scope("amd", DSPARK))
-    gaps = [gap for gap in report.gaps if gap.attribute == "indexer keys"]
+    gaps = [gap for gap in unpatched.gaps if gap.attribute == "indexer keys"]
     sparse = "vllm/v1/attention/ops/rocm_aiter_mla_sparse.py"
     assert [(gap.reader, gap.where) for gap in gaps] == [
         ("cp_gather_indexer_k_quant_cache_triton", f"{sparse}:240"),
@@ -204,12 +207,6 @@ def test_the_unpatched_tree_fails_the_check_of_the_image_build(
     tree = vllm_trees.tree("0.27.1")
     assert main([str(tree), "--arch", DSPARK, "--platform", "amd"]) == 1
     assert f"lacks {DRAFT_ID}" in capsys.readouterr().out
-
-
-def test_the_patch_introduces_no_gap(patched: Path) -> None:
-    """Compared with the unpatched tree the patched one has no new gap of any kind."""
-    pristine = str(vllm_trees.tree("0.27.1"))
-    assert main([str(patched), "--since", pristine]) == 0
 
 
 def test_gaps_introduced_by_a_release_are_told_from_old_ones(

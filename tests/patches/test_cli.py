@@ -241,26 +241,6 @@ def test_show_is_the_provenance(root: Path) -> None:
         assert expected in text
 
 
-def test_show_needs_no_tree() -> None:
-    """Without ROOT, show describes the series alone."""
-    done = run("show")
-    assert done.returncode == 0
-    assert NAMES[0] in done.stdout
-    assert "carried" not in done.stdout
-
-
-def test_reader_that_leaves_early_is_no_crash() -> None:
-    """`show | head` ends without a traceback."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "patches", "show"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
 def test_output_without_room_hides_nothing_that_was_done(root: Path) -> None:
     """Standard output on a full disk: exit 1 in one line, and the tree carries the series."""
     command = [sys.executable, "-m", "patches", "apply", str(root)]
@@ -290,20 +270,6 @@ def test_what_is_no_source_file_is_never_read(root: Path, kind: str, words: list
     assert done.returncode == 1
     assert "cannot be read: is no source file" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_show_of_an_unpatched_tree_is_no_failure(root: Path) -> None:
-    """show reports; judging is --check's part."""
-    done = run("show", root)
-    assert done.returncode == 0
-    assert done.stdout.endswith("the series is NOT carried\n")
-
-
-def test_audit_gets_its_own_arguments() -> None:
-    """`audit` and everything after it goes to the audit's own command line."""
-    done = run("audit", "--help")
-    assert done.returncode == 0
-    assert "--baseline" in done.stdout
 
 
 def copy_program(folder: Path) -> None:

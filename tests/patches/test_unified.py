@@ -34,13 +34,6 @@ def _diff(before: str, after: str, context: int) -> bytes:
     return "".join(difflib.unified_diff(old, new, "a/vllm/x", "b/vllm/x", n=context)).encode()
 
 
-def test_hunk_applies_at_its_line() -> None:
-    """A hunk replaces the lines it names and leaves the others."""
-    (diff,) = unified.parse(DIFF)
-    assert diff.path == "vllm/x.py"
-    assert diff.apply(BEFORE) == b"one\ntwo\n3\n3.5\nfour\nfive\n"
-
-
 @pytest.mark.parametrize(("content", "fits"), [(b"a\n", True), (b"a\nb\n", False)])
 def test_a_change_at_the_end_of_the_file_applies_there_only(content: bytes, fits: bool) -> None:
     """Where no context follows a change the file must end, as GNU patch has it."""
@@ -51,12 +44,6 @@ def test_a_change_at_the_end_of_the_file_applies_there_only(content: bytes, fits
         return
     with pytest.raises(unified.DiffError, match="line 1 does not fit"):
         diff.apply(content)
-
-
-def test_reverse_restores_the_content() -> None:
-    """Applying a diff and then reversing it gives the first content back."""
-    (diff,) = unified.parse(DIFF)
-    assert diff.apply(diff.apply(BEFORE), reverse=True) == BEFORE
 
 
 @pytest.mark.parametrize(
