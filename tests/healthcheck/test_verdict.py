@@ -88,6 +88,15 @@ def test_the_ordinary_start() -> None:
     assert verdict(machine.memory, machine.now).line == "READY"
 
 
+def test_an_engine_that_dies_in_its_gate_is_dead_when_confirmed() -> None:
+    """503 while the gate runs is no death before dead_after_s, as while serving."""
+    machine = Machine()
+    machine.to_smoke()
+    states = [machine.see(DEAD, after=1) for _ in range(31)]
+    assert states == [State.SMOKE] * 30 + [State.DEAD]
+    assert machine.codes == ["server.engine_dead"]
+
+
 def test_a_gate_without_a_step_for_the_stall_budget_is_stalled() -> None:
     """A warm-up that hangs fails liveness after the same budget and confirmation as work does."""
     machine = Machine()
