@@ -134,33 +134,6 @@ def test_a_block_says_its_language() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "make up PROFILE=mi355x",
-        "make up PROFILE=... DSPARK_SPECULATION=off SERVER_BIND=0.0.0.0",
-        "make smoke-test SMOKE_URL=URL SMOKE_SIZE=full",
-        "DSPARK_PROFILE=mi355x python3 docker/entrypoint.py --max-num-seqs 8",
-        "python3 -m healthcheck smoke compare A B",
-        "python3 -m deploy preflight --profile NAME -- --max-num-seqs 8",
-        "python3 -m patches audit TREE...",
-        "python3 -m healthcheck.reference --check",
-        "docker compose --env-file build/compose/mi355x.env -f deploy/compose.yaml up -d",
-        "kubectl rollout undo deployment/dspark-NAME",
-        "curl -fsS http://HOST:8080/readyz?verbose",
-        "curl -X POST http://HOST:8080/drain",
-        "docker compose -f deploy/compose.yaml exec healthcheck python3 -m healthcheck check",
-        "kubectl exec deployment/dspark-NAME -c health -- python3 -m patches show",
-        "diff -up A B",
-        "pip install '.[grpc]'",
-    ],
-)
-def test_a_right_command_is_let_through(line: str) -> None:
-    """The classes know what can be run."""
-    for command in documents.split(documents.Place(ROOT / "X.md", 1), line):
-        told_commands.judge(command)
-
-
-@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("frobnicate --now", "no class of command"),

@@ -1,7 +1,6 @@
 """Rules, routes, dashboard and compose file: checked with Prometheus' own tools."""
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -183,15 +182,6 @@ def metrics_in(expression: str) -> set[str]:
     return set(names) - WORDS
 
 
-def test_series_are_found_in_expressions() -> None:
-    """Functions, labels, keywords and ranges are no series."""
-    expression = (
-        'histogram_quantile(0.5, sum by (le, job) (rate(vllm:a_bucket{x="up"}[5m]))) > 1e3'
-        ' and on (job) b unless dspark:c == scalar(d) or label_replace(e, "f", "$1", "g", ".*")'
-    )
-    assert metrics_in(expression) == {"vllm:a_bucket", "b", "dspark:c", "d", "e"}
-
-
 def vllm_series() -> set[str]:
     """Every series of the families in the release's sample; a histogram has three."""
     names: set[str] = set()
@@ -371,24 +361,6 @@ def test_every_panels_expression_is_promql(tmp_path: Path) -> None:
 def compose(name: str) -> dict[str, Any]:
     """A compose file of deploy/."""
     return yaml.safe_load((ROOT / "deploy" / name).read_text())  # type: ignore[no-any-return]
-
-
-@pytest.mark.docker
-def test_compose_takes_the_monitoring_file_over_the_servers() -> None:
-    """Both files together are a valid project, with every variable that it asks for set."""
-    folder = ROOT / "deploy"
-    files = [folder / "compose.yaml", folder / "compose.monitoring.yaml"]
-    asked = re.findall(r"\$\{(\w+):\?", "".join(f.read_text() for f in files))
-    environ = {name: str(number) for number, name in enumerate(sorted(set(asked)), 1)}
-    command = [tools.find("docker"), "compose", "-f", str(files[0]), "-f", str(files[1])]
-    ended = subprocess.run(
-        [*command, "config", "-q"],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_prometheus_scrapes_the_services_of_the_compose_file() -> None:

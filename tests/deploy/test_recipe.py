@@ -237,14 +237,6 @@ def test_every_amd_profile_bounds_what_unset_flags_would_cost() -> None:
         assert profile.gpu.count == profile.serve["tensor-parallel-size"]
 
 
-def test_nothing_of_the_rehearsal_reaches_an_amd_profile() -> None:
-    """The interpreter's switch and generated models stand in the rehearsal's profile alone."""
-    for profile in recipe.load().profiles.values():
-        text = repr(profile)
-        assert ("TRITON_INTERPRET" in text) == profile.is_rehearsal
-        assert ("REHEARSAL" in text) == profile.is_rehearsal
-
-
 def test_the_amd_rehearsal_serves_with_the_flags_of_the_cards() -> None:
     """Every flag that all cards share, but the address; and its speculative settings."""
     loaded = recipe.load()

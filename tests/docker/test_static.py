@@ -135,20 +135,6 @@ def test_ports_and_the_user_of_the_health_service_agree() -> None:
     assert f"USER {HEALTH_UID}:{HEALTH_UID}" in DOCKERFILES[1].read_text()
 
 
-def test_no_vllm_flag_stands_in_compose() -> None:
-    """How to serve is the recipe's alone."""
-    words = set(re.findall(r"--([a-z][a-z-]+)", "\n".join(
-        line.partition("#")[0] for line in COMPOSE.read_text().splitlines()
-    )))  # fmt: skip
-    ours = {"host", "port", "target", "log", "api-key-file", "token-file", "for", "url"}
-    assert words <= ours
-    command = load(COMPOSE)["services"]["server"].get("command")
-    assert command is None
-    assert (
-        "host" in recipe.load().vllm.vocabulary.flags
-    )  # the health service's own option has that name too
-
-
 def test_compose_gives_the_server_what_a_gpu_needs() -> None:
     """Devices, shared memory, limits and volumes are there; files are valid."""
     done = config(values(), COMPOSE)

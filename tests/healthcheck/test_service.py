@@ -65,18 +65,6 @@ def test_the_probes_follow_a_server_through_its_life() -> None:
         it.wait_for(State.READY)
 
 
-def test_a_bad_model_is_never_ready() -> None:
-    """A gate that fails shows its reason on the terse probe."""
-    with running(start=False) as it:
-        message = "Out of range float values are not JSON compliant"
-        it.target.on_completion = lambda _: error(400, message)
-        it.loop.start()
-        it.wait(lambda: it.loop.snapshot.memory.gate.failures > 1)
-        answer = it.get("/readyz")
-        assert answer.status_code == 503
-        assert answer.text == "SMOKE numerics.nan gate.failed\n"
-
-
 def test_a_gate_that_reads_garbage_names_it_where_no_token_is_needed() -> None:
     """/startupz is open and terse: the codes behind its state tell garbage from other failures."""
     with running(token=TOKEN, start=False) as it:
@@ -326,17 +314,6 @@ def _report_of(log: Path) -> dict[str, Any]:
         return dict(report.as_json(loop.snapshot, made, loop.snapshot.at))
 
 
-def test_the_page_stands_alone_and_escapes() -> None:
-    """The status page names the state, needs no other file, and shows no markup of the server."""
-    with running(start=False) as it:
-        it.target.models = ("<script>alert(1)</script>",)
-        it.loop.turn()
-        page = it.get("/").text
-        assert "LOADING" in page and "config.wrong_model" in page
-        assert "<script>" not in page
-        assert "src=" not in page and "href=" not in page
-
-
 def test_a_name_that_is_no_text_breaks_no_surface() -> None:
     """A served name with half a character, a terminal's escape and a line break: every surface
     still answers, and says it on one line."""
@@ -466,18 +443,6 @@ def test_each_bad_setting_has_its_line(change: dict[str, object], message: str) 
     with pytest.raises(settings.SettingsError, match=message) as refusal:
         settings.make(**arguments)  # type: ignore[arg-type]
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"\xff\xfe", b"x" * 5000])
-def test_a_file_without_a_secret_is_refused_without_showing_it(
-    tmp_path: Path, content: bytes
-) -> None:
-    """An empty, spaced, binary or huge secret file is refused; its content is not repeated."""
-    file = tmp_path / "token"
-    file.write_bytes(content)
-    with pytest.raises(settings.SettingsError, match="holds no secret") as refusal:
-        settings.make("rehearsal", token_file=file)
-    assert "words" not in str(refusal.value)
 
 
 def test_settings_take_what_the_recipe_says(tmp_path: Path) -> None:
