@@ -231,7 +231,7 @@ class Parser(FlexibleArgumentParser):
         raise ValueError(message)
 
 parser = make_arg_parser(Parser())
-plain = parser.parse_args(["MODEL"])
+PLAIN = vars(parser.parse_args(["MODEL"]))
 
 def told(value):
     if dataclasses.is_dataclass(value):
@@ -252,7 +252,7 @@ def read(words):
     return {
         name.replace("_", "-"): told(value)
         for name, value in args.items()
-        if name != "model_tag" and told(value) != told(getattr(plain, name))
+        if name != "model_tag" and value is not PLAIN[name] and told(value) != told(PLAIN[name])
     }
 
 def size(text):

@@ -21,7 +21,6 @@ from healthcheck.reasons import REASONS, SMOKE_REASONS
 from tests.support.log_forms import FORMS
 from tests.support.log_samples import SAMPLES
 
-ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).with_name("data") / "cases"
 W1, W0 = "Worker_TP1 pid=481", "Worker_TP0 pid=480"
 START = "(APIServer pid=1) INFO 11-30 05:00:00 [api_utils.py:273] non-default args: {'port': 8000}"
@@ -129,18 +128,6 @@ def test_the_cause_of_a_reported_failure_is_named(name: str) -> None:
     assert right.stage in (found.startup.reached, "")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_reported_failure_is_the_same_behind_every_prefix(form: str) -> None:
-    """Cause, process, frames and remedy of a report, as each collector hands its lines on."""
-    right = RIGHT["13-no-space-left"]
-    lines = (CASES / "13-no-space-left.log").read_text().splitlines()
-    wrapped = [FORMS[form](at, line) for at, line in enumerate(lines)]
-    cause = _cause([part for line in wrapped for part in line.split("\n")])
-    assert (cause.id, cause.process) == (right.cause, right.process)
-    assert right.remedy[0] in cause.remedy
-    assert [frame.function for frame in cause.frames] == [right.frame]
-
-
 def test_every_case_has_its_right_value() -> None:
     """Nothing lies there that no test reads."""
     assert {path.stem for path in CASES.iterdir()} == {*RIGHT, "01c-aiter-building-new-format"}
@@ -194,16 +181,6 @@ def test_a_death_that_no_signature_knows_is_the_cause(line: str, owner: str) -> 
         cause = _cause(lines)
         assert (cause.id, cause.process) == ("unclassified", owner[1:-2])
         assert cause.evidence[0].text.startswith(line[:60])
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("line", UNKNOWN_DEATHS[:2] + UNKNOWN_DEATHS[9:11])
-def test_a_death_is_seen_behind_every_prefix(line: str, form: str) -> None:
-    """A collector's prefix hides no death of a process that wrote no name of its own."""
-    lines = [START, *[f"(EngineCore pid=311) INFO 11-30 05:00:01 [a.py:1] {n}" for n in range(30)]]
-    wrapped = [FORMS[form](at, each) for at, each in enumerate([*lines, line, DIED])]
-    cause = _cause([part for each in wrapped for part in each.split("\n")])
-    assert cause.evidence[0].text.startswith(line[:60])
 
 
 @pytest.mark.parametrize("name", [s.id for s in load() if s.id.startswith(("rocm.", "native."))])
