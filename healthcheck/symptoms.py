@@ -39,6 +39,14 @@ FAULTS = (
         "patch 0004",
     ),
     Fault(
+        "a page of the cache that is cleared takes keys of the next",
+        "the first answers hold; once pages are used again, one prompt is answered differently "
+        "from time to time, and what stands far back in a prompt may be missed",
+        ("text.needle_missed", "text.needle_missed_past_2048"),
+        f"vLLM PR 50276; {_right('page-clearing')}",
+        "patch 0009",
+    ),
+    Fault(
         "experts without their clamp (moe-backend aiter)",
         "text, needles and drafts hold, and answers to hard questions are worse: no reason of this "
         "page tells it",

@@ -101,6 +101,7 @@ def runtime_questions(folder: Path) -> dict[str, dict[str, Any]]:
         "nan greedy": _nan(3 * 8192, step=0, temperature=0.0),
         "clamp": {"ask": "clamp", "model": plain},
         "chat": _render(folder),
+        "cleared": {"ask": "clear", "page": 1, "pages": 4},
         "draft rows": {"ask": "draft_rows", "requests": list(DRAFT_STEPS.values()), **DRAFT_CACHE},
     }
 

@@ -1,4 +1,4 @@
-"""What decides the answers beside sampling: the experts' clamp, chats, where draft KV is written."""
+"""What decides the answers beside sampling: experts' clamp, chats, where KV is written and cleared."""
 
 from typing import Any
 
@@ -122,3 +122,15 @@ def test_patched_draft_kv_is_written_for_live_positions_only(patched: Answers) -
 def test_a_step_of_live_positions_is_left_as_it_was(pristine: Answers, patched: Answers) -> None:
     """Nothing rejected, nothing evicted, far from the end: the same slots with and without."""
     assert _steps(pristine)["decode"] == _steps(patched)["decode"]
+
+
+def test_unpatched_a_page_that_is_cleared_takes_keys_of_the_next(pristine: Answers) -> None:
+    """0.27.1 as released clears from each layer's offset on: the next page loses what lies before
+    the last layer, here 64 keys of 584 bytes."""
+    _, page, following, _ = pristine["cleared"]
+    assert (page, following) == (64 * (584 + 132), 64 * 584)
+
+
+def test_patched_a_page_is_cleared_alone(pristine: Answers, patched: Answers) -> None:
+    """With the series the same page is cleared as a whole, and no byte of another."""
+    assert patched["cleared"] == [0, pristine["cleared"][1], 0, 0]

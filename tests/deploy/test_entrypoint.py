@@ -3,18 +3,20 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deploy.environment import cache_dir
 from deploy.rehearsal.tree import publish_tree
-from patches import faults, series
+from patches import apply, faults, series
 from tests.support.vllm_trees import slim_copy, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ROOT / "docker" / "entrypoint.py"
-PATCHED = [target.path for patch in series.load().patches for target in patch.targets]
+SERIES = series.load()
+PATCHED = [target.path for patch in SERIES.patches for target in patch.targets]
 """All that a tree needs to be judged; what is run of such a tree ends at once."""
 
 
@@ -69,11 +71,19 @@ def test_an_unpatched_vllm_is_refused_with_the_command_that_mends_it(
     assert line.endswith(f"-m patches apply '{trees['unpatched']}'")
 
 
-def test_an_unpatched_vllm_may_serve_a_plan_that_is_not_hit(tmp_path: Path) -> None:
+def half_patched(folder: Path) -> Path:
+    """0.27.1 with the one patch whose fault hits every plan."""
+    kept = [patch for patch in SERIES.patches if patch.name.startswith("0009")]
+    root = slim_copy("0.27.1", folder, PATCHED)
+    apply.apply(root, replace(SERIES, patches=tuple(kept)))
+    return root
+
+
+def test_a_half_patched_vllm_may_serve_a_plan_that_is_not_hit(tmp_path: Path) -> None:
     """Without draft and AITER's experts, and short enough, what is left is a warning."""
     ended = run(
         "--max-model-len=2k",
-        tree=slim_copy("0.27.1", tmp_path, PATCHED),
+        tree=half_patched(tmp_path),
         DSPARK_PROFILE="mi325x",
         DSPARK_SPECULATION="off",
     )
@@ -86,7 +96,7 @@ def test_an_unpatched_vllm_may_serve_a_plan_that_is_not_hit(tmp_path: Path) -> N
 
 def test_the_server_finds_its_door_from_any_folder(tmp_path: Path) -> None:
     """With a key the plan names the door, vLLM can import it, and the key itself is not told."""
-    root = slim_copy("0.27.1", tmp_path, PATCHED)
+    root = half_patched(tmp_path)
     main = root / "vllm/entrypoints/cli/main.py"
     main.parent.mkdir(parents=True, exist_ok=True)
     (root / "vllm/__init__.py").write_text("")
@@ -106,7 +116,7 @@ def test_the_server_finds_its_door_from_any_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "words", "environ", "named"),
     [
-        ("0.25.1", ["--max-model-len=2048"], {"DSPARK_PROFILE": "mi325x"}, {"draft-attribute", "draft-noise", "nan-argmax"}),
+        ("0.25.1", ["--max-model-len=2048"], {"DSPARK_PROFILE": "mi325x"}, {"draft-attribute", "draft-noise", "nan-argmax", "page-clearing"}),
         ("0.28.0", [], {"DSPARK_PROFILE": "mi325x"}, {"draft-noise", "indexer-layout"}),
         ("0.28.0", ["--max-model-len=2048"], {"DSPARK_PROFILE": "mi325x"}, {"draft-noise"}),
         ("0.29.0", [], {"DSPARK_PROFILE": "mi355x"}, {"indexer-layout", "expert-clamp"}),

@@ -112,13 +112,16 @@ def test_drift_is_told_with_both_hashes_and_what_it_leaves_wrong(root: Path) -> 
         )
 
 
+UNRUN = ("0.26.0", "page-clearing")
+"""A fault whose code a release has and does not run, as its files tell it."""
+
 WAY_OUT = "use vLLM 0.27.0 or 0.27.1 with the series, or vLLM 0.32.0 or later, but for gfx942"
 
 
 @pytest.mark.parametrize(
     ("version", "misfits"),
     [
-        ("0.26.0", "0002, 0003, 0004, 0005, 0006, 0008 do"),
+        ("0.26.0", "0002, 0003, 0004, 0005, 0006, 0008, 0009 do"),
         ("0.28.0", "0002, 0004, 0005, 0006 do"),
         ("0.29.0", "0004, 0005, 0006 do"),
         ("0.30.0", "0004, 0005 do"),
@@ -139,9 +142,10 @@ def test_a_release_that_fits_in_part_is_told_what_it_has_and_what_is_wrong(
     lines = done.stdout.splitlines()
     assert [line.split(": ")[1] for line in lines if not line.startswith("still wrong")] == NAMES
     wrong = [line.removeprefix("still wrong: ") for line in lines if line.startswith("still wrong")]
-    assert wrong == [fault.sentence() for fault in faults.of(version)]
+    left = [f for f in faults.load() if f.is_in(version) or (version, f.key) == UNRUN]
+    assert wrong == [fault.sentence() for fault in left]
     told = json.loads(run("show", root, "--format", "json").stdout)["tree"]["faults"]
-    assert [fault["key"] for fault in told] == [fault.key for fault in faults.of(version)]
+    assert [fault["key"] for fault in told] == [fault.key for fault in left]
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])

@@ -21,8 +21,8 @@ OLD = {
 }  # fmt: skip
 HAVE = {
     "0.26.0": OLD,
-    "0.27.0": OLD,
-    "0.27.1": OLD,
+    "0.27.0": OLD | {"page-clearing"},
+    "0.27.1": OLD | {"page-clearing"},
     "0.28.0": {
         "adaptive-verification",
         "draft-noise",
@@ -56,10 +56,13 @@ def test_each_patch_mends_one_fault_and_says_the_same_of_it() -> None:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_the_table_and_the_files_of_a_release_agree(version: str, tmp_path: Path) -> None:
-    """What the table says of a release is what hashes and probes say of its real tree."""
+    """What the table says of a release is what hashes and probes say of its real tree, but that the
+    files of 0.26.0 have the code of a fault that it does not run."""
     root = slim_copy(version, tmp_path, TARGETS)
     statuses = apply.status(root, LOADED)
-    assert _keys(faults.of(version)) == _keys(faults.left(version, statuses)) == HAVE[version]
+    unrun = {"page-clearing"} if version == "0.26.0" else set()
+    assert _keys(faults.of(version)) == HAVE[version]
+    assert _keys(faults.left(version, statuses)) == HAVE[version] | unrun
     if version in faults.fitting(LOADED):
         apply.apply(root, LOADED)
         assert faults.left(version, apply.status(root, LOADED)) == ()

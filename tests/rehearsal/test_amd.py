@@ -37,6 +37,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "asked for": {"ask": "ask_for", "names": [*ABSENT, *REAL, *LISTED, *MODULES]},
         "said to be there": {"ask": "has", "names": [*ABSENT, *REAL, *LISTED]},
         "table": {"ask": "substitutes"},
+        "cleared": {"ask": "clear_pages"},
         "schedule": {"ask": "schedule", "model": model, "longest": 128, "asked": SCHEDULE},
         "gfx942": {"ask": "write_keys", "tokens": 7},
         "gfx950": {"ask": "write_keys", "tokens": 7, "arch": "gfx950"},
@@ -88,3 +89,9 @@ def test_keys_are_written_as_vllms_own_kernels_write_them(
     assert seen["same"]
     assert seen["written"] > 6 * 512
     assert seen["off"] < 0.02
+
+
+def test_pages_are_cleared_as_vllms_own_kernel_clears_them(answers: dict[str, Any]) -> None:
+    """The same words of the same pages, as many as the release's kernel clears."""
+    seen = answers["cleared"]
+    assert seen["kernel"] == seen["substitute"] == seen["both"] > 0

@@ -160,6 +160,44 @@ def _deepseek_v4(release: str | None) -> tuple[ModuleType, ModuleType]:
     return there[0], there[1]
 
 
+def clear(page: int, pages: int) -> list[int]:
+    """Clear one page of a packed cache and say how many bytes of each of its pages are cleared.
+
+    Real: the specs, planner and views of a C4 layer of DeepSeek V4 and of its indexer's keys, which
+    lie behind it in each page, `KVBlockZeroer` and its kernel, by Triton's interpreter.
+    """
+    from vllm.models.deepseek_v4 import attention, sparse_mla
+    from vllm.v1 import kv_cache_interface as caches
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.worker import utils
+    from vllm.v1.worker.gpu import attn_utils
+
+    common = {"block_size": 256, "num_kv_heads": 1, "dtype": torch.uint8, "compress_ratio": 4}
+    layers = {
+        "keys": (sparse_mla.DeepseekV4FlashMLABackend, 584),
+        "indexer": (attention.DeepseekV4IndexerBackend, 132),
+    }
+    specs = {
+        name: caches.MLAAttentionSpec(head_size=width, **common)
+        for name, (_, width) in layers.items()
+    }
+    whole = caches.UniformTypeKVCacheSpecs(block_size=256, kv_cache_specs=specs)
+    kinds = [caches.KVCacheGroupSpec([*layers], whole)]
+    asked = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks_override=pages))
+    count, tensors = kv_cache_utils._get_kv_cache_config_packed(asked, kinds, 0)
+    plan = caches.KVCacheConfig(count, tensors, kinds)
+    raw = attn_utils._allocate_kv_cache(plan, {}, torch.device("cpu"))
+    groups = [
+        utils.AttentionGroup(backend, [name], specs[name], 0)
+        for name, (backend, _) in layers.items()
+    ]
+    views = attn_utils._reshape_kv_cache(groups, raw, "auto", [256], {}, plan)
+    slab = raw["keys"].fill_(1).view(pages, -1)
+    held = {name: SimpleNamespace(kv_cache=view) for name, view in views.items()}
+    utils.KVBlockZeroer(slab.device, groups, [256], "auto", held).zero_block_ids([page])
+    return (slab == 0).sum(1).tolist()
+
+
 def draft_rows(
     requests: list[dict[str, Any]],
     *,
@@ -234,4 +272,4 @@ def draft_rows(
     ]
 
 
-QUESTIONS = (clamp, render, draft_rows)
+QUESTIONS = (clamp, render, clear, draft_rows)

@@ -5,7 +5,7 @@ question's architecture is stood on; the others are played.
 """
 
 import functools
-import importlib
+import importlib.util
 from typing import Any
 
 import torch
@@ -90,6 +90,42 @@ def write_keys(arch: str, tokens: int, seed: int = 20261130) -> dict[str, Any]:
     }
 
 
+def clear_pages(arch: str) -> dict[str, int]:
+    """Clear two of four pages of two segments by the substitute, and by vLLM's own kernel.
+
+    Answers with the words that each has cleared, and those that both have.
+    """
+    stand.stand(arch)
+    from vllm.v1.worker import utils
+
+    spec = utils.__spec__
+    assert spec is not None and spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)  # with the kernel as it was
+    real, substitute = again._zero_kv_blocks_kernel, utils._zero_kv_blocks_kernel
+    caches = torch.ones(2, 2, 4, 64, dtype=torch.int32)
+    kinds = 1 if "n_blocks" in real.arg_names else 2  # whether a page may be less than its stride
+    for kernel, cache in zip((real, substitute), caches, strict=True):
+        given = {
+            "seg_addrs_ptr": torch.tensor([one.data_ptr() for one in cache], dtype=torch.uint64),
+            "seg_block_strides_ptr": torch.tensor([64, 64]),
+            "seg_page_sizes_ptr": torch.tensor([64, 64 // kinds]),
+            "block_ids_ptr": torch.tensor([1, 3]),
+            "n_blocks": 2,
+        }
+        constants = {"N_SEGS": 2, "MAX_CHUNKS": 4, "BLOCK_SIZE": 16}
+        kernel[(2 * 2 * 4,) if kinds == 1 else (2, 2, 4)](
+            *(given[name] for name in real.arg_names if name in given),
+            **{name: value for name, value in constants.items() if name in real.arg_names},
+        )
+    cleared = caches == 0
+    return {
+        "kernel": int(cleared[0].sum()),
+        "substitute": int(cleared[1].sum()),
+        "both": int(cleared.all(0).sum()),
+    }
+
+
 def schedule(arch: str, model: str, longest: int, asked: dict[str, Any]) -> dict[str, Any]:
     """What vLLM makes of the scheduler's and cache's values that a model is to be served with, to
     `longest` tokens a request."""
@@ -120,7 +156,7 @@ def main() -> None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()  # the rehearsal's mends of the interpreter
-    answer((ask_for, has, write_keys, schedule, substitutes))
+    answer((ask_for, has, write_keys, clear_pages, schedule, substitutes))
 
 
 if __name__ == "__main__":

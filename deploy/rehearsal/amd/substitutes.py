@@ -364,13 +364,17 @@ def _keep_weights(original: Any) -> Any:
 @_stands_for(
     "vllm.v1.worker.utils:_zero_kv_blocks_kernel",
     reason="nearly a second of interpretation for each request, to clear its pages",
-    source="the kernel: segments of so many words, of which it clears the pages",
+    source="the kernel: segments of pages of so many words, so many apart",
 )
-def _clear_pages(_original: Any) -> Any:
-    def clear(addresses: Any, words: Any, pages: Any, _count: int, **_constants: int) -> None:
-        for address, size in zip(addresses.tolist(), (4 * words).tolist(), strict=True):
-            for page in pages.tolist():
-                ctypes.memset(address + page * size, 0, size)
+def _clear_pages(original: Any) -> Any:
+    def clear(*arguments: Any, **_constants: int) -> None:
+        given: dict[str, Any] = dict(zip(original.arg_names, arguments, strict=False))
+        sizes = given["seg_page_sizes_ptr"]
+        strides = given.get("seg_block_strides_ptr", sizes)  # which earlier releases have as one
+        segments = torch.stack((given["seg_addrs_ptr"].long(), 4 * strides, 4 * sizes), 1)
+        for address, stride, size in segments.tolist():
+            for page in given["block_ids_ptr"].tolist():
+                ctypes.memset(address + page * stride, 0, size)
 
     return _OverAnyGrid(clear)
 
