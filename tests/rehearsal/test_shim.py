@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deploy.rehearsal.environment import SHIM
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -86,14 +88,25 @@ def test_a_tensor_that_is_to_be_pinned_is_made_without() -> None:
     assert run("-c", PINNED) == {"once": True, "dtype": "torch.int32", "made": [3, 1]}
 
 
-def test_shortcuts_change_no_result() -> None:
+@pytest.fixture(scope="module")
+def shortcuts() -> Any:
+    """What the shortcuts change."""
+    return run(str(KERNELS), "shortcuts", TRITON_INTERPRET="1")
+
+
+def test_shortcuts_change_no_result(shortcuts: Any) -> None:
     """The shortcuts give the same random bits as the interpreter does without them, and the same
     of operands of several types and shapes."""
-    seen = run(str(KERNELS), "shortcuts", TRITON_INTERPRET="1")
-    assert seen["compared"] >= 1000
-    assert seen["different"] == 0
-    assert seen["mixed"] == [True, True]
-    assert min(seen["values"]) > 30
+    assert shortcuts["compared"] >= 1000
+    assert shortcuts["different"] == 0
+    assert shortcuts["mixed"] == [True, True]
+    assert min(shortcuts["values"]) > 30
+
+
+def test_no_call_of_a_kernel_maps_a_piece_of_stack(shortcuts: Any) -> None:
+    """From no depth, where Python alone maps one for each call if the one below it ends there."""
+    without, with_room = shortcuts["mapped"]
+    assert without > 10 * with_room
 
 
 def test_a_forked_process_is_what_a_spawned_one_is() -> None:

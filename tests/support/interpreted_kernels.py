@@ -5,6 +5,7 @@ file's source, and a process either interprets Triton or it does not.
 """
 
 import json
+import resource
 import sys
 from typing import Any
 
@@ -125,8 +126,10 @@ def largest(x: torch.Tensor) -> tuple[float, int]:
 
 def shortcuts() -> dict[str, Any]:
     """Random words, and sums of mixed operands, before and after the shortcuts are applied,
-    compared."""
+    compared; and the pages that one kernel maps anew, from wherever in the stack it maps most."""
     interpreter.mend()
+    depths = range(0, 200, 4)
+    mapped = max(map(pages_mapped, depths))
     long = mixed()
     cases = [(seed, offset) for seed in (0, 1, 7, 2**31, 2**40 + 3, -5) for offset in (0, 1, 4095)]
     slow = [words(seed, offset) for seed, offset in cases]
@@ -137,6 +140,7 @@ def shortcuts() -> dict[str, Any]:
         "compared": len(pairs),
         "different": sum(a != b for a, b in pairs),
         "mixed": [torch.equal(*pair) for pair in zip(long, mixed(), strict=True)],
+        "mapped": [mapped, max(map(pages_mapped, depths))],
         "values": [len(torch.unique(values)) for values in long],
     }
 
@@ -156,6 +160,16 @@ def shapes() -> dict[str, Any]:
     slow = [described(kind) for kind in kinds]
     speed.apply()
     return {"slow": slow, "fast": [described(kind) for kind in kinds]}
+
+
+def pages_mapped(depth: int) -> int:
+    """Those that a kernel maps anew when so many functions called each other to launch it."""
+    if depth:
+        return pages_mapped(depth - 1)
+    mixed()  # what is made once is made here
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    mixed()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def described(kind: Any) -> list[str]:

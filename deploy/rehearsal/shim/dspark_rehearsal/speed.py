@@ -15,6 +15,9 @@ from triton.runtime import interpreter
 
 _applied = False
 
+_ROOM = 1 << 17
+"""Slots of 8 bytes that a frame asks for: its piece has twice as many, for those below it."""
+
 
 def apply() -> None:
     """Apply all shortcuts, once in a process."""
@@ -30,6 +33,7 @@ def apply() -> None:
     _call_builtins_at_once()
     _leave_what_is_alike()
     _know_plain_values()
+    _give_frames_room()
 
 
 def _switch_language_once() -> None:
@@ -187,6 +191,23 @@ def _know_plain_values() -> None:
     tl.core._unwrap_if_constexpr = unwrap_wrapped
     tl.dtype.__eq__ = lambda self, other: self is other or equals(self, other)
     tl.dtype.is_int = lambda self: self.name in integers
+
+
+def _give_frames_room() -> None:
+    """Run each kernel above a megabyte of stack for the frames of Python's functions.
+
+    Why it is safe: it is where frames lie, and not what they do. CPython 3.11 keeps them in pieces
+    of 16 KiB (Python/pystate.c, push_chunk): where a piece ends, each call below maps another one
+    and gives it back as it returns, and a kernel calls a hundred thousand times from one depth.
+    """
+    launch = interpreter.GridExecutor.__call__
+
+    def launch_with_room(*args: Any, **kwargs: Any) -> Any:
+        return launch(*args, **kwargs)
+
+    roomy = launch_with_room.__code__.replace(co_stacksize=_ROOM)
+    launch_with_room.__code__ = roomy
+    interpreter.GridExecutor.__call__ = launch_with_room
 
 
 def _draw_philox_in_numpy() -> None:
