@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import subprocess
 import sys
 
 from deploy import environment, plan, programs, recipe
 from deploy.containers import weights
+from deploy.containers.compose import HostError
 from deploy.environment import SetupError
 from deploy.plan import PlanError
 from deploy.recipe import Profile, RecipeError, facts, release, switches
@@ -33,7 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in ELSEWHERE:
         module = importlib.import_module(ELSEWHERE[argv[0]][0])
-        return int(module.main(argv[1:]))
+        more = [stand_in] if argv[0] == "containers" else []
+        return int(module.main(argv[1:], *more))
     parser = argparse.ArgumentParser(prog="python3 -m deploy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -146,6 +149,19 @@ def run_environment(args: argparse.Namespace) -> int:
 def run_weights(args: argparse.Namespace) -> int:
     """Fill the hub's cache of this machine, or of the container."""
     return weights.main(_profile(args.profile))
+
+
+def stand_in() -> dict[str, str]:
+    """The rehearsal's base images, made from its environment if this engine has none; by variable.
+    Raises HostError."""
+    command = [str(environment.ensure("rehearsal")), "-m", "deploy.rehearsal.image"]
+    ended = subprocess.run(
+        command, cwd=environment.ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if ended.returncode:
+        raise HostError("rehearsal: its base image cannot be made; see the line above")
+    lines = (line.partition("=") for line in ended.stdout.splitlines())
+    return {name: value for name, _, value in lines}
 
 
 def run_smoke(_args: argparse.Namespace) -> int:

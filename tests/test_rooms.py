@@ -23,6 +23,8 @@ OURS = ("deploy", "docker", "healthcheck", "patches")
 # Files that Python finds beside the one that is run.
 BESIDE = {"entrypoint": "docker.entrypoint", "graph_restarts": "docker.graph_restarts"}
 ROW = re.compile(r"^\| (`[^|]+) \| [^|]+ \| ([^|]*)\|$", re.MULTILINE)
+# A module by its name alone, as `python3 -m` takes it.
+STARTED = re.compile(rf"(?:{'|'.join(OURS)})(?:\.\w+)+")
 NAME = re.compile(r"`([^`]+)`")
 
 
@@ -64,7 +66,7 @@ def module_of(file: Path) -> str:
 
 
 def imported(file: Path, tree: ast.Module) -> Iterator[str]:
-    """Every module or name that a file imports, late and for types too."""
+    """Every module or name that a file imports, late and for types too, or names to start it."""
     for node in ast.walk(tree):
         match node:
             case ast.Import():
@@ -74,6 +76,8 @@ def imported(file: Path, tree: ast.Module) -> Iterator[str]:
                 package = ".".join(part for part in (above, module) if part)
                 yield from (f"{package}.{alias.name}" for alias in node.names)
             case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(str(name))]):
+                yield name
+            case ast.Constant(str(name)) if STARTED.fullmatch(name):
                 yield name
 
 
@@ -143,6 +147,7 @@ def test_no_two_modules_need_each_other() -> None:
         ("healthcheck/judge/tasks.py", "from healthcheck.verdict import want", "verdict/want.py"),
         ("patches/tree.py", "if 0:\n    import requests", "requests"),
         ("patches/tree.py", "import_module('patches.show')", ""),
+        ("patches/tree.py", "run([python, '-m', 'deploy.rehearsal'])", "rehearsal/__init__.py"),
         ("docker/stacks.py", "import entrypoint", ""),
         ("patches/new/thing.py", "", "has no room in the table"),
     ],

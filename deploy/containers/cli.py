@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from deploy import environment, recipe
+from deploy import recipe
 from deploy.containers.compose import ROOT, Compose, HostError, require_compose, run_program
 from deploy.containers.variables import check, env_text, given, variables
 from deploy.environment import SetupError, mirrors
@@ -30,15 +30,18 @@ DRI = Path("/dev/dri")
 # The one profile of a rehearsal that has images.
 REHEARSAL = "rehearsal"
 
+StandIn = Callable[[], Mapping[str, str]]
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one subcommand; 0 good, 1 refused or not ready, 2 misused."""
+
+def main(argv: list[str], stand_in: StandIn = dict) -> int:
+    """Run one subcommand; 0 good, 1 refused or not ready, 2 misused. `stand_in` makes the base
+    images of a rehearsal and says their variables; without it the environment has to."""
     parser = argparse.ArgumentParser(prog="python3 -m deploy containers", description=__doc__)
     parser.add_argument("--profile", default="mi355x", help="profile of the recipe")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, text in (
-        ("build", run_build, "build both images, and nothing else"),
-        ("up", run_up, "build, start and wait until sampled text was generated"),
+        ("build", partial(run_build, stand_in), "build both images, and nothing else"),
+        ("up", partial(run_up, stand_in), "build, start and wait until sampled text was generated"),
         ("down", run_down, "stop and remove both containers; volumes stay"),
         ("logs", run_logs, "follow both logs"),
         ("status", run_status, "say what runs and whether it is ready"),
@@ -55,19 +58,19 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def run_build(name: str) -> int:
+def run_build(stand_in: StandIn, name: str) -> int:
     """Both images, and nothing else; needs an engine and no GPU."""
     profile = recipe.load().profile(name)
-    compose, _ = prepared(profile, purpose=".build")
+    compose, _ = prepared(profile, stand_in, ".build")
     compose.run("build")
     return 0
 
 
-def run_up(name: str) -> int:
+def run_up(stand_in: StandIn, name: str) -> int:
     """Build unless SERVER_IMAGE names an image, start, and wait."""
     profile = recipe.load().profile(name)
     check_devices(profile)
-    compose, image = prepared(profile)
+    compose, image = prepared(profile, stand_in)
     if not os.environ.get("SERVER_IMAGE"):
         compose.run("build")
         compose.keep_previous(image)
@@ -108,7 +111,7 @@ def run_weights(name: str) -> int:
     return compose.call(*alone, "server", "python3", "-m", "deploy", "weights")
 
 
-def prepared(profile: Profile, *, purpose: str = "") -> tuple[Compose, str]:
+def prepared(profile: Profile, stand_in: StandIn = dict, purpose: str = "") -> tuple[Compose, str]:
     """Compose with the variables of this host and environment, and the name of the server's image.
 
     The variables are written to the profile's env file; `purpose` names another one. Raises
@@ -163,22 +166,6 @@ def look_for(kfd: Path, dri: Path) -> None:
         raise HostError(f"{kfd}: is not there; {fix}")
     if not any(dri.glob("renderD*")):
         raise HostError(f"{dri}/renderD*: none is there; {fix}")
-
-
-def stand_in() -> dict[str, str]:
-    """The rehearsal's base images, made from its environment if this engine has none."""
-    python = environment.ensure("rehearsal")
-    ended = subprocess.run(
-        [str(python), "-m", "deploy.rehearsal.image"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if ended.returncode:
-        raise HostError("rehearsal: its base image cannot be made; see the line above")
-    lines = (line.partition("=") for line in ended.stdout.splitlines())
-    return {name: value for name, _, value in lines}
 
 
 def write(profile: Profile, values: Mapping[str, str], purpose: str = "") -> Path:
