@@ -90,7 +90,7 @@ watch-upstream: ## say what a move to the newest vLLM, or to VERSION, would need
 bench: ## measure what the documents state, as ratios in one run
 	@python="$$($(environment) rehearsal)" && "$$python" -m tests.bench $$BENCH
 
-mutants: ## change verdict and judges in 4,000 small ways and name those no test sees; MUTANTS=... for some
+mutants: ## change verdict and judges in thousands of small ways and name those no test sees; MUTANTS=... for some
 	@python="$$($(environment) rehearsal)" && "$$python" -m pip install --quiet --no-deps --require-hashes --upgrade --target build/mutmut -r tests/mutants.lock && export PYTHONPATH="$$PWD/build/mutmut" && "$$python" -m mutmut run $$MUTANTS && "$$python" -m mutmut results | sed '/: not checked$$/d'
 
 lint: ## ruff, strict mypy, and the generated files against their sources

@@ -1,7 +1,7 @@
 """Writes the vital signs of a server beside its log, from the process that started it.
 
-A thread of its own, which costs a fiftieth of a core at most and never the server: what it cannot
-read or write is left out until it can.
+A thread of its own, on which the server never depends: what it cannot read or write is left out
+until it can.
 """
 
 from __future__ import annotations
