@@ -12,10 +12,6 @@ $(foreach word,$(words),$(eval override $(word) := $$(value $(word))))
 export $(words)
 # Every start imports again, and a worker of the tests rewrites them all: kept bytecode saves most.
 export PYTHONDONTWRITEBYTECODE =
-# Set and empty it would hide from compose what `make up` wrote.
-ifeq ($(RELEASE),)
-unexport RELEASE
-endif
 
 .DEFAULT_GOAL := help
 .PHONY: help test smoke-test accuracy environment rehearsal rehearsal-images plan preflight build up down logs status \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ class Compose:
             *("exec", "-T", "healthcheck", "python3", "-m", "healthcheck", "wait"),
             *("--timeout", budget),
         )
-        with subprocess.Popen(command) as waiting:
+        with subprocess.Popen(command, env=_environ()) as waiting:
             while waiting.poll() is None:
                 if _restarts(container) - before >= RESTARTS:
                     waiting.terminate()
@@ -100,6 +101,11 @@ class Compose:
     def _server(self) -> str:
         """The id of the server's container, empty when there is none."""
         return _read(self.command("ps", "--all", "--quiet", "server"))
+
+
+def _environ() -> dict[str, str]:
+    """This environment without what is set and empty, for which compose would not read its file."""
+    return {name: value for name, value in os.environ.items() if value}
 
 
 def _restarts(container: str) -> int:
@@ -117,7 +123,9 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in the checkout. Raises HostError where it is not installed."""
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=capture, text=True, check=False)
+        return subprocess.run(
+            command, cwd=ROOT, env=_environ(), capture_output=capture, text=True, check=False
+        )
     except FileNotFoundError as e:
         raise HostError(
             "docker: is not installed; install an engine with its compose plugin"

@@ -14,7 +14,7 @@ import pytest
 
 from deploy import recipe
 from deploy.containers import cli as host
-from deploy.containers.compose import HostError
+from deploy.containers.compose import HostError, run_program
 from deploy.containers.variables import HEALTH_UID, READ_BY_HEALTH, variables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,6 +158,16 @@ def test_a_base_whose_digest_is_unknown_is_asked_for(monkeypatch: pytest.MonkeyP
     values = made(BASE_IMAGE=own)
     assert values["RELEASE"] == "0.32.0"
     assert values["SERVER_IMAGE"].startswith("dspark-rocm/server:0.32.0-")
+
+
+def test_a_variable_that_is_set_and_empty_hides_nothing_from_compose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would win over the file of variables, and the image be another than was built."""
+    monkeypatch.setenv("SERVER_IMAGE", "")
+    monkeypatch.setenv("HEALTH_IMAGE", "mine:1")
+    seen = run_program(["env"], capture=True).stdout.splitlines()
+    assert "HEALTH_IMAGE=mine:1" in seen and "SERVER_IMAGE=" not in seen
 
 
 @pytest.mark.parametrize(
