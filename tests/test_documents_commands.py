@@ -25,9 +25,20 @@ from deploy.rehearsal.environment import FAULTS
 from healthcheck.judge import Outcome
 from healthcheck.smoke.results import Check, Report
 from patches import series
-from tests.support import audit_trees, documents, slurm, told_commands, tools
+from tests.support import (
+    audit_trees,
+    documents,
+    slurm,
+    told_commands,
+    told_programs,
+    told_routes,
+    told_variables,
+    told_words,
+    tools,
+)
 from tests.support.documents import GENERATED, GUIDES, ROOT, Block, Command, Span
-from tests.support.told_commands import OTHERS, PROGRAMS, Wrong
+from tests.support.told_programs import OTHERS, PROGRAMS
+from tests.support.told_words import Wrong
 from tests.support.vllm_trees import slim_copy
 
 LOGS = ROOT / "tests/healthcheck/data"
@@ -238,7 +249,7 @@ def test_routes_exist() -> None:
     paths = [s for s in inline() if re.fullmatch(r"/[\w./*?-]*", s.text)]
     posts = [Span(s.place, s.text.split()[1]) for s in inline() if s.text.startswith("POST /")]
     assert len(paths) > 20
-    assert wrong([*paths, *posts], lambda span: told_commands.check_path(span.text)) == []
+    assert wrong([*paths, *posts], lambda span: told_routes.check_path(span.text)) == []
     urls = [
         Span(documents.Place(document, line.count("\n", 0, match.start()) + 1), match[0])
         for document in GUIDES
@@ -246,7 +257,7 @@ def test_routes_exist() -> None:
         for match in re.finditer(r"http://(?:127\.0\.0\.1|localhost|HOST)[^\s`)\"]*", line)
     ]
     assert len(urls) >= 3
-    assert wrong(urls, lambda span: told_commands.check_url(told_commands.filled(span.text))) == []
+    assert wrong(urls, lambda span: told_routes.check_url(told_words.filled(span.text))) == []
 
 
 def test_vllm_answers_the_routes_that_are_named() -> None:
@@ -256,7 +267,7 @@ def test_vllm_answers_the_routes_that_are_named() -> None:
         pytest.skip("vllm: is not installed; make environment")
     entrypoints = Path(next(iter(found.submodule_search_locations))) / "entrypoints"
     text = "".join(path.read_text("utf-8") for path in entrypoints.rglob("*.py"))
-    named = (*told_commands.VLLM_ROUTES, *told_commands.GUARDED)
+    named = (*told_routes.VLLM_ROUTES, *told_routes.GUARDED)
     assert [route for route in named if f'"{route}"' not in text] == []
 
 
@@ -278,16 +289,16 @@ def test_paths_in_inline_code_exist() -> None:
 
 def test_variables_of_the_documents_are_read() -> None:
     """Each variable named is one that code, compose files or the Makefile read, or vLLM does."""
-    known = told_commands.all_read() | told_commands.foreign_variables()
+    known = told_variables.all_read() | told_variables.foreign_variables()
     bad = []
     for document in GUIDES:
         for number, line in enumerate(document.read_text("utf-8").splitlines(), 1):
             for name in re.findall(r"\b(?:DSPARK|SMOKE|REHEARSAL|HEALTH)_[A-Z][A-Z_]+\b", line):
-                if name not in known | set(told_commands.PLACEHOLDERS):
+                if name not in known | set(told_words.PLACEHOLDERS):
                     bad.append(f"{documents.Place(document, number)}: {name}")
     for span in inline():
         match = re.fullmatch(r"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=(\S+))?", span.text)
-        if match and match[1] not in known | set(told_commands.PLACEHOLDERS):
+        if match and match[1] not in known | set(told_words.PLACEHOLDERS):
             bad.append(f"{span.place}: {span.text}")
     assert bad == []
 
@@ -296,17 +307,17 @@ def test_values_of_variables_are_taken() -> None:
     """Inline code that sets a variable sets it to a value that it takes."""
     given = [s for s in inline() if re.fullmatch(r"[A-Z][A-Z0-9_]*=\S+", s.text)]
     assert given
-    assert wrong(given, lambda s: told_commands.check_value(*s.text.split("=", 1))) == []
+    assert wrong(given, lambda s: told_variables.check_value(*s.text.split("=", 1))) == []
 
 
 def test_variables_for_users_are_documented() -> None:
     """Each variable that a user may set stands in a document; the others say who sets them."""
     text = "".join(path.read_text("utf-8") for path in GUIDES)
     words = set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", text))
-    wanted = told_commands.for_users()
-    assert sorted(wanted - words - set(told_commands.INTERNAL)) == []
-    assert sorted(set(told_commands.INTERNAL) - wanted) == [], "no longer read"
-    assert sorted(set(told_commands.INTERNAL) & words) == [], "documented, so not internal"
+    wanted = told_variables.for_users()
+    assert sorted(wanted - words - set(told_variables.INTERNAL)) == []
+    assert sorted(set(told_variables.INTERNAL) - wanted) == [], "no longer read"
+    assert sorted(set(told_variables.INTERNAL) & words) == [], "documented, so not internal"
 
 
 def test_the_table_of_make_up_is_what_it_takes() -> None:
@@ -319,7 +330,7 @@ def test_the_table_of_make_up_is_what_it_takes() -> None:
         if line.startswith("| `")
         for name in re.findall(r"`([A-Z_]+)`", line.split("|")[1])
     }
-    assert rows == set(PASSED) - set(told_commands.INTERNAL)
+    assert rows == set(PASSED) - set(told_variables.INTERNAL)
 
 
 def test_faults_of_the_rehearsal_are_listed() -> None:
@@ -377,16 +388,16 @@ def test_tables_hold_what_the_documents_use() -> None:
         for part in told_commands.parts(command):
             words |= set(part.words)
             if part.words[0] in {row[0] for row in OTHERS}:
-                row = told_commands.subcommand(part.words)
+                row = told_programs.subcommand(part.words)
                 rows.add(row)
-                options |= {(row, option) for option in told_commands.options(part.words)}
+                options |= {(row, option) for option in told_programs.options(part.words)}
     alone = {span.text.split()[0] for span in inline()}
     for row, allowed in OTHERS.items():
         assert row in rows or row == ("docker", "compose"), row
         shared = {option for _, option in options} if row[1:] == ("compose",) else set()
         assert allowed <= {o for r, o in options if r == row} | shared | alone, row
     text = " ".join(words) + "".join(path.read_text("utf-8") for path in GUIDES)
-    for name in told_commands.PLACEHOLDERS:
+    for name in told_words.PLACEHOLDERS:
         assert re.search(rf"(?<!\w){name}(?!\w)", text), name
 
 
@@ -421,7 +432,7 @@ def test_compose_files_fit_each_other_as_told(tmp_path: Path) -> None:
     commands = [c for c in told() if c.words[:2] == ("docker", "compose") and "-f" in c.words]
     assert commands
     for command in commands:
-        files = [w for f in told_commands.compose_files(command.words) for w in ("-f", str(f))]
+        files = [w for f in told_programs.compose_files(command.words) for w in ("-f", str(f))]
         done = subprocess.run(
             ["docker", "compose", "--env-file", str(env_file), *files, "config", "-q"],
             env={"PATH": os.environ["PATH"], "HOME": "/", **dict(command.environment)},
@@ -490,7 +501,7 @@ def test_told_commands_do_what_is_told(run: Run, tmp_path: Path) -> None:
 
 def _run(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     made = {name: made for name, make in FILLED.items() if name in words for made in [make(folder)]}
-    command = [str(made.get(word, told_commands.filled(word))) for word in words]
+    command = [str(made.get(word, told_words.filled(word))) for word in words]
     if command[0] == "python3":
         command[0] = sys.executable
     else:
@@ -537,7 +548,7 @@ FILLED: dict[str, Callable[[Path], Path]] = {
 def test_preflight_as_told(tmp_path: Path) -> None:
     """What `make preflight` runs looks at this host, and sums up its findings."""
     assert any(" ".join(c.words) == "make preflight PROFILE=mi355x" for c in told())
-    ((module, arguments),) = told_commands._dry(["preflight", "PROFILE=mi355x"])
+    ((module, arguments),) = told_commands.dry(["preflight", "PROFILE=mi355x"])
     done = _run(["python3", "-m", module, *arguments], tmp_path)
     assert done.returncode in (0, 1), done.stderr
     assert re.match(r"(fail|warn|unknown|ok) +[\w.]+: ", done.stdout)

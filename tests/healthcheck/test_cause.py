@@ -10,8 +10,7 @@ from pathlib import Path
 
 from deploy.recipe import Health
 from healthcheck.client import Client
-from healthcheck.explain.blocks import BLOCK_BYTES
-from healthcheck.service.cause import LOOK_BYTES, PAUSE_S, Log
+from healthcheck.service.cause import PAUSE_S, Log
 from healthcheck.service.loop import Loop
 from healthcheck.service.provenance import Provenance
 from healthcheck.verdict import Policy, State
@@ -48,19 +47,6 @@ def test_a_wait_told_once_becomes_the_cause_by_its_silence(tmp_path: Path) -> No
     assert found is not None
     assert found.id == "aiter.baton_wait"
     assert "lock_module_moe_sorting" in found.remedy
-
-
-def test_a_log_that_goes_on_has_no_cause(tmp_path: Path) -> None:
-    """A quiet minute in a start is no fault."""
-    path = tmp_path / "server.log"
-    path.write_text(HEAD + BATON, "utf-8")
-    age(path, 60)
-    assert Log(path).cause(State.LOADING, 0.0) is None
-
-
-def test_a_missing_log_names_nothing(tmp_path: Path) -> None:
-    """No file, no cause, no error."""
-    assert Log(tmp_path / "none.log").cause(State.DEAD, 0.0) is None
 
 
 KILLED = """\
@@ -110,18 +96,6 @@ def test_a_log_that_becomes_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
     path.write_text(HEAD, "utf-8")
     log.startup(2 * PAUSE_S)
     assert log.startup(3 * PAUSE_S) is not None
-
-
-def test_one_look_reads_so_much_and_no_more(tmp_path: Path) -> None:
-    """A storm of errors is followed in steps of LOOK_BYTES, whatever came meanwhile."""
-    path = tmp_path / "server.log"
-    path.write_bytes(HEAD.encode() + b"x\n" * LOOK_BYTES)
-    log = Log(path)
-    for look in range(1, 3):
-        log.startup(look * PAUSE_S)
-        assert log._tail._file is not None
-        read = log._tail._file.tell()
-        assert (look - 1) * LOOK_BYTES < read <= look * (LOOK_BYTES + BLOCK_BYTES)
 
 
 def test_a_disk_that_hangs_stops_no_turn(tmp_path: Path) -> None:
