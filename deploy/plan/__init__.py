@@ -62,11 +62,7 @@ class Plan:
         return [python, "-m", VLLM_MODULE, *self.argv[1:]]
 
     def render(self, form: str) -> str:
-        """The plan as `argv` (one word a line), `env` (NAME=value lines), `json` or `shell`."""
-        if form == "argv":
-            return "\n".join(self.argv)
-        if form == "env":
-            return "\n".join(f"{name}={value}" for name, value in self.env.items())
+        """The plan as `json` or `shell`."""
         if form == "json":
             fields = {
                 "profile": self.profile,
@@ -76,12 +72,10 @@ class Plan:
                 "warnings": list(self.warnings),
             }
             return json.dumps(fields, indent=2)
-        if form == "shell":
-            words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-            return " \\\n  ".join(
-                [*words, " ".join(shlex.quote(a) for a in self.argv[:3]), *_lines(self.argv[3:])]
-            )
-        raise ValueError(f"no such form: {form}")
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        return " \\\n  ".join(
+            [*words, " ".join(shlex.quote(a) for a in self.argv[:3]), *_lines(self.argv[3:])]
+        )
 
 
 def make(
