@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from patches.loadcheck import tiny
+from patches.loadcheck.card import CARDS
 from tests.support import tiny_v4, vllm_trees
 
 DRAFT = (0.62, 0.37, 0.01)
@@ -79,6 +80,10 @@ DRAFT_STEPS: dict[str, dict[str, Any]] = {
 "end" has a ninth block, which an earlier request left there and which is somebody else's by now."""
 
 
+NOT_ASKED_OF_PRISTINE = ("lengths gfx942", "native")
+"""Retrieval that the unpatched tree fails as it does on the other card."""
+
+
 def chat_requests() -> dict[tuple[str, int, str | None], dict[str, Any]]:
     """Every effort with every switch and conversation: the key is conversation, switch, effort."""
     requests = {}
@@ -117,6 +122,51 @@ def configuration_questions(folder: Path) -> dict[str, dict[str, Any]]:
         "more than a block": _configure(quantized, num_speculative_tokens=7),
         "pipeline": _configure(quantized) | {"pipeline_parallel_size": 2},
         "chat of the oracle": _render(folder, release=str(vllm_trees.tree(ORACLE))),
+    }
+
+
+def retrieval_questions(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the sparse indexer finds, by name; models are written below `folder`."""
+    model = str(tiny.write_plain(folder / "model"))
+    single = str(tiny.write_plain(folder / "single", block_size=1))
+    lengths = {
+        "ask": "retrieve",
+        "model": model,
+        "prompts": [4096],
+        # The first decode has five drafts, the others fewer; all share the prompt's pages.
+        "asked": [[0, 4096, 6], [0, 2048, 6], [0, 1024, 4], [0, 4096, 7]],
+    }
+    small = {"ask": "retrieve", "model": model, "prompts": [512], "top_k": 32, "heads": 2}
+    return {
+        **{f"lengths {arch}": lengths | {"arch": arch} for arch in CARDS},
+        # From page 2143 on, 32 bits do not hold a page's place; 0x80 is NaN on gfx942.
+        "far": small
+        | {
+            "arch": "gfx942",
+            "asked": [[0, 512, 6], [0, 509, 6], [0, 512, 7]],
+            "first_page": 2143,
+            "negative_zero": True,
+        },
+        # One draft: a request's two queries are one row of q, with a length each; one key is NaN.
+        "native": small
+        | {
+            "arch": "gfx950",
+            "model": single,
+            "drafts": 1,
+            "asked": [[0, 512, 2], [0, 398, 2]],
+            "broken": 20,
+        },
+        # 41 requests of 8 rows each, where 10 * 32 rows have room.
+        "budget": small
+        | {
+            "arch": "gfx950",
+            "prompts": [32],
+            "asked": [[0, 32, 7]] * 41,
+            "top_k": 4,
+            "heads": 1,
+            "max_model_len": 32,
+        },
+        "tiled": {"ask": "retrieve_tiled", "arch": "gfx942", "model": model, "length": 160},
     }
 
 

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.cases import configuration_questions, runtime_questions
+from tests.contract.cases import (
+    NOT_ASKED_OF_PRISTINE,
+    configuration_questions,
+    retrieval_questions,
+    runtime_questions,
+)
 from tests.support.amd_class import Answers, ask_both
 from tests.support.once import once
 
@@ -13,10 +18,13 @@ from tests.support.once import once
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
     """The answers of the pristine tree and of the patched one."""
     folder: Path = tmp_path_factory.mktemp("contract")
-    runtime, configuration = runtime_questions(folder), configuration_questions(folder)
+    asked = runtime_questions(folder) | retrieval_questions(folder)
+    fewer = {
+        name: question for name, question in asked.items() if name not in NOT_ASKED_OF_PRISTINE
+    }
 
     def ask() -> tuple[Answers, Answers]:
-        return ask_both(folder, pristine=runtime, patched=runtime | configuration)
+        return ask_both(folder, pristine=fewer, patched=asked | configuration_questions(folder))
 
     pristine, patched = once(tmp_path_factory, "contract", ask)
     return pristine, patched

@@ -1,80 +1,23 @@
 """What the sparse indexer of DeepSeek V4 picks past 2,048 tokens, on each AMD card that is played.
 
 Kernels of writer, queries and readers are vLLM's, interpreted; AITER, top-k and the card are
-stand-ins (tests/support/retrieval_driver.py says which). The long form is test_retrieval_proof.py.
+stand-ins (tests/support/amd_class_retrieval.py says which). The long form is test_retrieval_proof.py.
 """
 
-from pathlib import Path
 from statistics import mean
 
 import pytest
 
-from patches.loadcheck import tiny
 from patches.loadcheck.card import CARDS
-from tests.support.amd_class import Answers, ask_both
+from tests.support.amd_class import Answers
 
 pytestmark = pytest.mark.real
 
-DRIVER = "retrieval_driver.py"
 LENGTHS = (4096, 2048, 1024, 4096)
 """Tokens that each request of `lengths` sees: three decodes, then a prefill of seven queries."""
 
 ENOUGH = 0.99
 """Recall that a right reader has; less than 1 leaves room for ties of scores."""
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
-    """The answers of the pristine tree and of the patched one."""
-    folder: Path = tmp_path_factory.mktemp("retrieval")
-    patched = questions(folder)
-    pristine = {name: patched[name] for name in patched if name not in ("lengths gfx942", "native")}
-    return ask_both(folder, pristine=pristine, patched=patched, driver=DRIVER)
-
-
-def questions(folder: Path) -> Answers:
-    """What is asked, by name; models are written below `folder`."""
-    model = str(tiny.write_plain(folder / "model"))
-    single = str(tiny.write_plain(folder / "single", block_size=1))
-    lengths = {
-        "ask": "retrieve",
-        "model": model,
-        "prompts": [4096],
-        # The first decode has five drafts, the others fewer; all share the prompt's pages.
-        "asked": [[0, 4096, 6], [0, 2048, 6], [0, 1024, 4], [0, 4096, 7]],
-    }
-    small = {"ask": "retrieve", "model": model, "prompts": [512], "top_k": 32, "heads": 2}
-    return {
-        **{f"lengths {arch}": lengths | {"arch": arch} for arch in CARDS},
-        # From page 2143 on, 32 bits do not hold a page's place; 0x80 is NaN on gfx942.
-        "far": small
-        | {
-            "arch": "gfx942",
-            "asked": [[0, 512, 6], [0, 509, 6], [0, 512, 7]],
-            "first_page": 2143,
-            "negative_zero": True,
-        },
-        # One draft: a request's two queries are one row of q, with a length each; one key is NaN.
-        "native": small
-        | {
-            "arch": "gfx950",
-            "model": single,
-            "drafts": 1,
-            "asked": [[0, 512, 2], [0, 398, 2]],
-            "broken": 20,
-        },
-        # 41 requests of 8 rows each, where 10 * 32 rows have room.
-        "budget": small
-        | {
-            "arch": "gfx950",
-            "prompts": [32],
-            "asked": [[0, 32, 7]] * 41,
-            "top_k": 4,
-            "heads": 1,
-            "max_model_len": 32,
-        },
-        "tiled": {"ask": "retrieve_tiled", "arch": "gfx942", "model": model, "length": 160},
-    }
 
 
 @pytest.mark.parametrize("arch", CARDS)

@@ -11,7 +11,7 @@ import pytest
 
 from patches.loadcheck import tiny
 from patches.loadcheck.card import CARDS
-from tests.contract.test_retrieval import DRIVER, ENOUGH
+from tests.contract.test_retrieval import ENOUGH
 from tests.support.amd_class import Answers, ask_both
 from tests.support.figures import show
 
@@ -43,7 +43,7 @@ def both(
     """The answers of both trees; all recalls are printed."""
     folder: Path = tmp_path_factory.mktemp("retrieval")
     asked = questions(folder)
-    answers = ask_both(folder, pristine=asked, patched=asked, deadline_s=DEADLINE_S, driver=DRIVER)
+    answers = ask_both(folder, pristine=asked, patched=asked, deadline_s=DEADLINE_S)
     show(request, figures(*answers))
     return answers
 

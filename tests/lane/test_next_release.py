@@ -17,7 +17,7 @@ from patches import faults
 from patches.loadcheck import tiny
 from patches.loadcheck.card import CARDS
 from tests.contract.cases import DRAFT, SAMPLES, TARGET, configuration_questions, runtime_questions
-from tests.contract.test_retrieval import DRIVER, ENOUGH
+from tests.contract.test_retrieval import ENOUGH
 from tests.contract.test_sampling import SOUND
 from tests.support import lanes
 from tests.support.amd_class import Answers
@@ -60,11 +60,22 @@ def test_its_draft_is_loaded(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """What the AMD class of the release says."""
+    """What the AMD class of the release says, and its indexer on each card where every key holds a
+    -0."""
     folder = tmp_path_factory.mktemp("lane")
     asked = runtime_questions(folder) | configuration_questions(folder)
     names = ("sample", "model spelled out", "fewer than a block", "pipeline")
-    return ask_release(VLLM, folder, {name: asked[name] for name in names})
+    retrieval = {
+        "ask": "retrieve",
+        "model": str(tiny.write_plain(folder / "model")),
+        "prompts": [512],
+        "asked": [[0, 512, 6], [0, 512, 7]],
+        "top_k": 32,
+        "heads": 2,
+        "negative_zero": True,
+    }
+    indexed = {arch: retrieval | {"arch": arch} for arch in CARDS}
+    return ask_release(VLLM, folder, {name: asked[name] for name in names} | indexed)
 
 
 def test_what_it_samples_follows_the_target(answers: Answers) -> None:
@@ -85,34 +96,18 @@ def test_what_the_facts_say_is_so_when_it_is_run(answers: Answers) -> None:
     assert held == {key: facts.holds(key, VLLM.version) for key in held}
 
 
-@pytest.fixture(scope="module")
-def indexed(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """What the indexer of the release finds on each card, where every key holds a -0."""
-    folder = tmp_path_factory.mktemp("indexed")
-    question = {
-        "ask": "retrieve",
-        "model": str(tiny.write_plain(folder / "model")),
-        "prompts": [512],
-        "asked": [[0, 512, 6], [0, 512, 7]],
-        "top_k": 32,
-        "heads": 2,
-        "negative_zero": True,
-    }
-    return ask_release(VLLM, folder, {arch: question | {"arch": arch} for arch in CARDS}, DRIVER)
-
-
-def test_its_indexer_finds_the_right_keys(indexed: Answers) -> None:
+def test_its_indexer_finds_the_right_keys(answers: Answers) -> None:
     """Of 128 keys the 32 that float attention picks, in a decode and in a prefill."""
-    found = indexed["gfx950"]
+    found = answers["gfx950"]
     assert found["kinds"] == [1, 1]
     assert min(mean(recall) for recall in found["recall"]) >= ENOUGH
 
 
-def test_a_key_with_negative_zero_is_lost_on_gfx942(indexed: Answers) -> None:
+def test_a_key_with_negative_zero_is_lost_on_gfx942(answers: Answers) -> None:
     """The same keys, read in that card's format, of which FAULT is told: a third at most is found, by
     chance, in a decode as in a prefill."""
     assert FAULT in {fault.key for fault in faults.of(VLLM.version)}
-    assert max(mean(recall) for recall in indexed["gfx942"]["recall"]) < 0.5
+    assert max(mean(recall) for recall in answers["gfx942"]["recall"]) < 0.5
 
 
 @pytest.mark.prove

@@ -1,8 +1,8 @@
 """Runs inside the rehearsal's vLLM: the real AMD DSpark draft on a CPU, asked what tests want to know.
 
 Usage: python -P amd_class_driver.py QUESTIONS ANSWERS, both JSON files. A question is an object with
-the name of a function below or of `amd_class_parts` as "ask" and that function's arguments; answers
-keep the order.
+the name of a function below, of `amd_class_parts` or of `amd_class_retrieval` as "ask" and that
+function's arguments; answers keep the order.
 
 What is real: vLLM's argument parser, the engine configuration, the speculator, the loader, the
 registry, the draft class of the AMD platform, drafting, rejection sampling. What is not: weights
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from patches.loadcheck import draft as amd
-from tests.support import amd_class_parts
+from tests.support import amd_class_parts, amd_class_retrieval
 from tests.support.asked import answer
 
 # Position of the token that a draft continues. Any does: the model's weights ignore it.
@@ -268,7 +268,8 @@ def main() -> None:
     load_general_plugins()  # the rehearsal's mends of the interpreter
     amd.stand_on_cpu()
     amd.dispatch_to_amd()
-    answer((load, sample, verify_nan, configure, *amd_class_parts.QUESTIONS))
+    questions = (*amd_class_parts.QUESTIONS, *amd_class_retrieval.QUESTIONS)
+    answer((load, sample, verify_nan, configure, *questions))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""Runs inside the rehearsal's vLLM: the sparse indexer on a CPU, asked what it retrieves.
-
-Usage: python -P retrieval_driver.py QUESTIONS ANSWERS, as `amd_class_driver`.
+"""A part of `amd_class_driver`: the sparse indexer, asked what it retrieves.
 
 What is real: the metadata builder with its chunks and compressed slots, the kernels that write the
 key cache, the kernel that quantizes the queries, the indexer's op with the kernels that gather and
@@ -21,7 +19,6 @@ import torch
 from patches.loadcheck import card as cards
 from patches.loadcheck import draft as amd
 from tests.support import indexer_reference as reference
-from tests.support.asked import answer
 from tests.support.indexer_stand_ins import StandIns
 
 _PREFIX = "model.layers.0.attn.indexer.k_cache"
@@ -395,14 +392,4 @@ def _shuffled_pages(
     return [torch.nn.functional.pad(row, (0, width - len(row))) for row in rows]
 
 
-def main() -> None:
-    """Answer every question of the file."""
-    from vllm.plugins import load_general_plugins
-
-    load_general_plugins()  # the rehearsal's mends of the interpreter
-    amd.stand_on_cpu()
-    answer((retrieve, retrieve_tiled))
-
-
-if __name__ == "__main__":
-    main()
+QUESTIONS = (retrieve, retrieve_tiled)
