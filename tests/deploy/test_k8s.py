@@ -718,14 +718,14 @@ def played(told: dict[str, Any], stop_s: float) -> tuple[kubelet.Kubelet, int]:
         at = now - BEFORE_S
         state = ([State.READY] + [State(s) for since, s in states if since <= at])[-1]
         passed = answers(verdict.SURFACES[state])
-        if at < told["ended"]:  # a process that once passed its gate stays started
+        if at < ended:  # a process that once passed its gate stays started
             passed["/startupz"] = 200
         failures += probe.path == "/livez/engine" and passed[probe.path] != 200
         return passed[probe.path] == 200
 
     now, failures = 0.0, 0
     # what a stalled server does while it is being ended is no answer to liveness any more
-    ended, named = told["ended"], told["states"]
+    ended, named = told["restarts"][0]["ended"], told["states"]
     stalled = next((at for at, state in named if state == State.STALLED), ended)
     states = [(at, state) for at, state in named if not stalled < at < ended]
     spec = json.loads(json.dumps(pod(REHEARSAL)))
@@ -736,9 +736,9 @@ def played(told: dict[str, Any], stop_s: float) -> tuple[kubelet.Kubelet, int]:
         node.run(told["kubelet_restarted"] + BEFORE_S)
         node.begin_anew()
         failures = 0  # as a kubelet's own counts
-    if not told["liveness_failures"]:
-        node.run(told["started"] + BEFORE_S - node.now)
-        node.crash("server")
+    for restart in () if told["liveness_failures"] else told["restarts"]:
+        node.run(restart["ended"] + BEFORE_S - node.now)
+        node.crash("server", restart["started"] - restart["ended"])
     node.run(told["ready"] + 60.0 + BEFORE_S - node.now)
     return node, failures
 
@@ -761,10 +761,11 @@ def test_the_simulated_kubelet_does_what_a_real_one_did(path: Path) -> None:
     killed = [at - BEFORE_S for at in node.when("server", "killed")]
     assert len(killed) == (told["liveness_failures"] > 0)
     for at in killed:
-        late = told["ended"] - at
+        (restart,) = told["restarts"]
+        late = restart["ended"] - at
         assert -period["liveness"] - LATE_S <= late <= period["liveness"] + LATE_S + STOP_S
-        node, _ = played(told, told["started"] - at)  # begun when the real one was
-    assert node.restarts("server") == 1
+        node, _ = played(told, restart["started"] - at)  # begun when the real one was
+    assert node.restarts("server") == len(told["restarts"])
     ready = node.when("server", "ready")[-1] - BEFORE_S
     slow = period["startup"] + period["readiness"] + LATE_S
     assert node.pod_ready and ready == pytest.approx(told["ready"], abs=slow)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kubernetes
 def ask(cluster: Cluster, resources: Iterable[Resource]) -> CompletedProcess[str]:
     """A dry run on the server, which refuses fields that it does not know."""
     said, _ = older_kubernetes.said_for(cluster.minor, resources)
-    words = ("create", "--dry-run=server", "--validate=strict", "--filename=-")
+    words = ("apply", "--dry-run=server", "--validate=strict", "--filename=-")
     return cluster.attempt(*words, stdin=yaml.safe_dump_all(said))
 
 

@@ -12,7 +12,8 @@ From Kubernetes' documentation of probes and of sidecar containers:
 - a restarted container starts anew: startup probe, delays and counts;
 - kubelet keeps its counts in memory: after a restart of its own it asks startup probes anew;
 - a pod is Ready when all its containers are, restartable init containers among them.
-Left out: kubelet's random first offset (at most one period), and back-off between restarts.
+Left out: kubelet's random first offset (at most one period), and how it reckons its back-off between
+restarts, which is told.
 """
 
 from __future__ import annotations
@@ -170,11 +171,14 @@ class Kubelet:
         """The times of one kind of event."""
         return [e.at for e in self.events if (e.container, e.what) == (container, what)]
 
-    def crash(self, name: str) -> None:
-        """The container's process ended by itself; it is started again at once."""
+    def crash(self, name: str, back_off_s: float = 0.0) -> None:
+        """The container's process ended by itself; it is started again after kubelet's back-off."""
         container = next(c for c in self._containers if c.name == name)
         self._set_ready(container, False, "it ended")
-        self._begin(container, again=True)
+        if back_off_s:
+            container.down_until = self.now + back_off_s
+        else:
+            self._begin(container, again=True)
 
     def begin_anew(self) -> None:
         """kubelet itself ends and begins: what it had counted is void, and every container that has
