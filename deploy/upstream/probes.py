@@ -107,5 +107,6 @@ PROBES: Mapping[str, Probe] = {
     "eager-on-gfx950": _eager_on_gfx950,
     "indexer-mxfp4": _has('attention_config.indexer_kv_dtype = "mxfp4"'),
     "prints-with-prefix": _has("def _add_prefix("),
+    "tool-arguments-free": _has("def resolve_tool_strictness("),
     "json-logs": _has('log_formatter == "json"'),
 }

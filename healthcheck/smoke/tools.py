@@ -26,14 +26,12 @@ MARKUP = ("DSML", "tool▁call", "<tool_call", "<invoke", "</invoke", "<paramete
 CALL_MARKS = ("tool_call", "function_call", *MARKUP)
 # The arguments asked for are names and numbers: no brackets of any markup.
 ARGUMENT_MARKS = ("<", ">", "｜", *CALL_MARKS)
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "water_level",
-        "description": "The present water level of a river, in centimetres.",
-        "parameters": PLACE,
-    },
+_FUNCTION = {
+    "name": "water_level",
+    "description": "The present water level of a river, in centimetres.",
+    "parameters": PLACE,
 }
+_TOOL = {"type": "function", "function": _FUNCTION}
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,11 @@ def tools(session: Session) -> Iterator[Check]:
 
 
 def _called(session: Session, ask: _Ask) -> Check:
+    # Later releases hold the arguments of a required call to a schema that is said to be strict.
+    tool = {**_TOOL, "function": {**_FUNCTION, "strict": True}} if ask in _GUIDED else _TOOL
     payload = {
         **chat_payload(session, QUESTION, TOKENS),
-        "tools": [_TOOL],
+        "tools": [tool],
         "tool_choice": ask.choice,
     }
     client = session.target.client

@@ -541,14 +541,23 @@ def test_tools_that_are_refused_are_bad(tmp_path: Path) -> None:
 
 
 def test_random_weights_are_asked_for_the_calls_that_guided_decoding_makes(tmp_path: Path) -> None:
-    """On the rehearsal a required tool is judged, and that nothing else is, is told."""
+    """On the rehearsal a required tool is judged, whose schema binds, and that nothing else is, is
+    told."""
     path = tmp_path / "report.json"
+    asked: list[Mapping[str, Any]] = []
+
+    def chat(payload: Mapping[str, Any]) -> Reply:
+        asked.extend(payload.get("tools", ()))
+        return server.chat(payload)
+
     with scripted_server() as server:
+        server.on_chat = chat
         few = ("--full", "--without", "long", "--without", "concurrency")
         assert run(server.url, *few, "--json", str(path)) == 0
     report = report_of(path)
     assert set(TOOL_ROWS) & set(rows(report)) == {"required tool", "required tool streamed"}
     assert "tools" in {item["name"] for item in report["left_out"]}
+    assert [tool["function"]["strict"] for tool in asked] == [True, True]
 
 
 def test_a_greedy_answer_that_is_not_argmax_is_bad(tmp_path: Path) -> None:
