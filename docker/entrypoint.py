@@ -5,11 +5,7 @@
     entrypoint.py --max-num-seqs 8     the same with extra `vllm serve` flags
     entrypoint.py bash                 anything else runs as given
 
-The plan is made for the vLLM that is there; RELEASE, where it is set, has to be its release.
-DSPARK_SPECULATION=off serves without a draft, DSPARK_GRAPHS=on with the profile's graph mode.
-DSPARK_RECIPE names another recipe file.
-DSPARK_PREFLIGHT: on (the default) looks at the machine first and stops if a check fails; warn tells
-and goes on; full also lets vLLM's own parser judge the plan, some 20 s more; off looks at nothing.
+The variables that it reads are in docker/README.md.
 Exit codes before the exec: 1 refused, 2 misused; nothing has been started then.
 """
 

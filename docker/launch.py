@@ -3,16 +3,10 @@
 
     launch.py [ARGUMENT...]
 
-Runs docker/entrypoint.py with the arguments.
-VLLM_API_KEY_FILE and HF_TOKEN_FILE name files whose one line becomes VLLM_API_KEY and HF_TOKEN; an
-empty file sets nothing.
-DSPARK_LOG names a file that gets a copy of all output, for the health service to explain a failed
-start from. Each start begins a new file and keeps the last one that is not empty as FILE.1, as does
-a full file. The image's provenance.json is copied beside it, for the health service to show;
-signs.json there tells what the server's processes do (healthcheck/signs), flights/ what they did
-when it was stuck (healthcheck/flights).
-With DSPARK_GRAPHS=on the health service at DSPARK_HEALTH_URL is asked about the start gate, and a
-start that writes garbage is ended for a new one (docker/graph_restarts.py).
+Runs docker/entrypoint.py with the arguments; docker/README.md says what is written beside the log
+that DSPARK_LOG names. VLLM_API_KEY_FILE and HF_TOKEN_FILE name files whose one line becomes
+VLLM_API_KEY and HF_TOKEN; an empty file sets nothing. Each start begins a new log and keeps the
+last one that is not empty as FILE.1, as does a full one.
 The exit code is the server's. Exit code 1 before it starts: a file cannot be read or written.
 """
 

@@ -3,15 +3,8 @@
 
     prove.py FILE
 
-Every proof is made in the layer that the image keeps: the release is the chosen one, every file of
-the series has its exact hash, each patched file compiles, the static audit finds nothing that the
-AMD DSpark draft lacks, vLLM itself imports and loads that class, as far as a machine without a GPU
-can (FILE says how far), no known fault is left that hits every profile of a card, the image's AITER
-has none that is met, and the image's Triton compiles every kernel of the path for each card of the
-recipe.
-COMPILE_PROOF: on (the default) refuses the image otherwise, warn does not, off compiles nothing; a
-machine without torch or Triton, and a release whose path is not known, prove nothing and refuse
-nothing. FILE says which it was.
+Every proof is made in the layer that the image keeps; what is proven, and what COMPILE_PROOF makes
+of the last proof, is in docker/README.md.
 Exit codes: 0 proven and FILE written, 1 not proven, 2 misused.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import traceback
 from pathlib import Path
@@ -13,6 +14,11 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0
 def clean(text: str) -> str:
     """The text with a replacement character for every control character and lone surrogate."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def escaped(value: object) -> str:
+    """A value as text of an HTML page, cleaned."""
+    return html.escape(clean(str(value)))
 
 
 def fault(error: BaseException) -> str:

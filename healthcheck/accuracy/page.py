@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 
 from healthcheck import plots
@@ -10,7 +9,7 @@ from healthcheck.accuracy.results import Report
 from healthcheck.accuracy.score import sees_below
 from healthcheck.plots import Column, columns
 from healthcheck.smoke.page import document, sheet
-from healthcheck.words import clean
+from healthcheck.words import escaped
 
 
 def page(report: Report) -> str:
@@ -31,7 +30,7 @@ def _scores(report: Report) -> Iterator[str]:
         Column(s.name, s.rate, *s.interval, mark=s.floor, marked="floor") for s in report.scores
     ]
     plot = columns("right answers", "kind of task", shown, _share, 1.0)
-    caption = html.escape(f"{plots.WHISKERS}; dashed: the floor")
+    caption = escaped(f"{plots.WHISKERS}; dashed: the floor")
     yield f"<figure>{plot}<figcaption>{caption}</figcaption></figure>"
     yield sheet(
         ("tasks", "right", "answered", "rate", "low", "high", "floor", "seen from below"),
@@ -62,7 +61,7 @@ def _needles(report: Report) -> Iterator[str]:
 
 
 def _limits(report: Report) -> Iterator[str]:
-    items = "".join(f"<li>{html.escape(clean(line))}</li>" for line in report.limits())
+    items = "".join(f"<li>{escaped(line)}</li>" for line in report.limits())
     yield f"<ul>{items}</ul>"
 
 

@@ -5,12 +5,11 @@ A pure function of the report's data, so that it can show nothing that the repor
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from healthcheck import plots
-from healthcheck.words import clean
+from healthcheck.words import escaped as _text
 
 REFRESH_S = 5
 # What a browser may load for this page: nothing but its own style.
@@ -332,7 +331,3 @@ def _word(value: object) -> str:
     if value is None:
         return "none"
     return str(value)
-
-
-def _text(value: object) -> str:
-    return html.escape(clean(str(value)))

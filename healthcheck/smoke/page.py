@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 
 from healthcheck import plots
@@ -11,7 +10,7 @@ from healthcheck.judge.acceptance import Acceptance
 from healthcheck.plots import Column, columns
 from healthcheck.smoke.results import Report
 from healthcheck.smoke.terminal import MARKS, VERDICTS
-from healthcheck.words import clean
+from healthcheck.words import escaped as _e
 
 _STYLE = """
 :root{color-scheme:light dark;--good:#1a7f37;--bad:#b3261e;--unknown:#8a5a00;--none:#6e7781;
@@ -68,10 +67,6 @@ def document(title: str, report: Report, *sections: tuple[str, Iterator[str]]) -
         + "".join(_section(name, parts) for name, parts in sections)
         + "</body></html>\n"
     )
-
-
-def _e(value: object) -> str:
-    return html.escape(clean(str(value)))
 
 
 def _section(title: str, parts: Iterator[str]) -> str:

@@ -2,14 +2,7 @@
 
 Pure: `advance` makes the next memory of a memory and a reading, `wants` says which generation it
 would like next, `verdict` what a memory amounts to. Time is passed in and is monotonic, in
-seconds. Nothing here asks a server or reads a clock.
-
-Every engine has a record of what it answered to us. A bad text, or none read for long, is
-DEGRADED at once; three bad ones among the last nine are NOT_READY, until nine in a row are good. No
-answer is no verdict where work waits; where nothing does, three of them in a row are bad.
-
-Of the port three bad verdicts in a row leave READY; two good ones, one of them a generation, return
-to it. No clock runs while we do not: after a pause of our own all begin anew.
+seconds. Nothing here asks a server or reads a clock. The rules are told in healthcheck/README.md.
 """
 
 from healthcheck.verdict.decide import advance
