@@ -411,7 +411,8 @@ def test_a_needle_missed_once_is_asked_for_again(tmp_path: Path) -> None:
     with scripted_server() as server:
 
         def complete(payload: Mapping[str, Any]) -> Reply:
-            server.reads_tokens = 0 if "long-8000-1" in payload["prompt"] else 1e9
+            first = "needle-8000-" in payload["prompt"] and payload["seed"] == 1
+            server.reads_tokens = 0 if first else 1e9
             return server.complete(payload)
 
         server.on_completion = complete
