@@ -567,7 +567,9 @@ def test_a_pause_of_our_own_is_no_evidence(lasts: float) -> None:
     asked = machine.outstanding(machine.now)
     machine.see(OK, metrics=metrics(sample(9)), outstanding=asked)
     gone = replace(machine.generation(SILENT), started_at=asked.started_at)
+    before = machine.memory.generations
     assert machine.see(OK, metrics=metrics(sample(9)), generation=gone, after=lasts) is State.READY
+    assert machine.memory.generations == before + 1  # no prompt is asked twice
     assert not machine.memory.record(ANY).doubted
     again = machine.outstanding(machine.now)
     for _ in range(5):
@@ -596,5 +598,9 @@ def test_turns_at_their_ordinary_pace_are_no_pause(work: float) -> None:
     woke = machine.memory.woke_at
     machine.see(OK, metrics=metrics(sample(9, work)), after=20)
     assert machine.memory.woke_at == woke
+    machine.see(OK, metrics=metrics(sample(9, work)), generation=machine.generation(SILENT))
+    assert machine.memory.stuck_for(machine.now) > 0
     machine.see(OK, metrics=metrics(sample(9, work)), after=26)
     assert machine.memory.woke_at == machine.now
+    assert machine.memory.stuck_for(machine.now) == 0
+    assert machine.memory.engines["0"].unmoved <= 1

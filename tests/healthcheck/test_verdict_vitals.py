@@ -123,7 +123,9 @@ def test_dead_tells_the_ends_of_its_own_start_alone() -> None:
     machine = ready()
     born = machine.now
     before = Ended("EngineCore", 66, born - 1, None, "SIGKILL")
+    machine.see(metrics=metrics(), signs=signs(machine.now + 5, started=born - 1))
     machine.see(metrics=metrics(), signs=signs(machine.now + 5, started=born, ended=(before,)))
+    assert machine.memory.born_at == born
     end = Ended("EngineCore", 30, machine.now + 1, None, "SIGKILL")
     again = machine.now + 12
     while machine.memory.state is not State.DEAD:
@@ -164,7 +166,8 @@ def test_a_deadlock_is_told_within_seconds_of_a_question() -> None:
     asks(machine, lambda at: signs(at, still=asleep), WORKS, 60)
     assert machine.now - began <= SUSPECT_S + 5
     assert machine.codes == ["progress.deadlock"]
-    assert machine.memory.notes[0].detail.endswith("EngineCore, Worker")
+    asleep_s = machine.now - began
+    assert machine.memory.notes[0].detail == f"asleep for {asleep_s:.0f} s: EngineCore, Worker"
 
 
 def test_an_idle_engine_that_owes_an_answer_is_as_soon_told() -> None:
@@ -357,7 +360,7 @@ def test_whose_card_works_is_not_known_of_several_engines() -> None:
 def test_ranks_are_compared_within_their_engine() -> None:
     """The ranks of an idle engine sleep: that is no mismatch of the one that works without a step."""
     machine = ready()
-    still = {name: 1.0 for name in TWO if "DP0" in name}
+    still = {"EngineCore_DP0": 1.0, "Worker_DP0_TP1": 1.0}
     works: Seeing = lambda at: signs(at, still=still, names=TWO)  # noqa: E731
     asks_the_second(machine, works, 90)
     assert machine.codes == ["progress.none"]
@@ -476,6 +479,12 @@ def test_counters_of_a_cache_make_no_suspicion_twice() -> None:
         state = machine.see(after=1, metrics=WORKS, generation=made, signs=seen)
         assert state in (State.READY, State.DEGRADED)
     assert 2 <= len(asked) <= 6
+
+
+def test_an_engine_lives_by_its_own_processes() -> None:
+    """Of two engines the one whose worker is stopped is not alive, and the other is."""
+    memory = replace(ready().memory, signs=signs(9.0, names=TWO, states={TWO[-1]: ("T", 1.0)}))
+    assert [vitals.alive(memory, engine) for engine in ("0", "1")] == [True, False]
 
 
 def test_who_is_stopped_is_not_told_as_at_work() -> None:
