@@ -655,14 +655,6 @@ def test_not_ready_takes_the_pod_out_of_rotation_and_restarts_nothing() -> None:
     assert node.restarts("server") == 0 and node.pod_ready
 
 
-def test_probes_of_a_port_by_name_are_refused() -> None:
-    """A name would be looked up in the server, which does not have the sidecar's port."""
-    spec = json.loads(json.dumps(pod("overlays/mi355x")))
-    spec["containers"][0]["startupProbe"]["httpGet"]["port"] = "health"
-    with pytest.raises(ValueError, match="numeric port"):
-        kubelet.probes(spec)
-
-
 def test_the_rendered_arguments_start_the_real_service(tmp_path: Path) -> None:
     """The sidecar's own command serves the probes: alive, not started, not ready without vLLM."""
     secret = tmp_path / "secret"

@@ -73,58 +73,14 @@ def test_fixed_text_stops_at_what_may_be_absent() -> None:
     assert fixed_texts("12345") == ("12345",)
 
 
-@pytest.mark.parametrize(
-    ("rest", "ways"),
-    [
-        (r"a{2,5}", 1),  # nothing follows that could fail
-        (r"a{1,400}", 1),
-        (r"a|the other", 1),  # alternatives of the whole are tried one after the other
-        (r"(a)b|then (other)", 1),
-        (r"a{2,5}b", 1),  # one length only lets what follows be tried
-        (r"(a{2,5})b", 1),
-        (r"\d{2,5}b", 1),
-        (r"\.{2,5}b", 1),  # a dot that is escaped is a dot
-        (r"a{2,5}a", 4),
-        (r"(a{2,5})a", 4),
-        (r"\d{2,5}7", 4),
-        (r".{2,5}b", 4),
-        (r"a{2,5}\d", 4),  # what follows is not looked into
-        (r"[ab]{2,5}c?", 4),  # what follows may be absent
-        (r"[ab]{2,5}c?c", 8),
-        (r"a{5}\d", 1),
-        (r"a{,5}\d", 6),
-        (r"a?\d", 2),
-        (r"(?:abc)?d", 2),
-        (r"(?:abc|d)?d", 4),
-        (r"(a|b)\d", 2),
-        (r"(a|b|c)\d{1,3}x{2,3}\d", 24),
-    ],
-)
-def test_the_work_of_a_regex_is_counted(rest: str, ways: int) -> None:
+def test_the_dialect_counts_and_refuses() -> None:
     """The ways to try one start are the lengths of each repetition that more than one lets go on,
-    times two for each bar in a group."""
-    assert paths(f"it broke {rest}") == ways
-
-
-@pytest.mark.parametrize(
-    ("regex", "said"),
-    [
-        ("it broke a{2,5}?b", "repeats a group or sets flags"),
-        ("it broke a{2}{3}", "repeats a group or sets flags"),
-        ("*it broke", "repeats a group or sets flags"),
-        ("it broke (a|aa){1,9}", "repeats a group or sets flags"),
-        ("(?i)it broke", "repeats a group or sets flags"),
-        ("it broke .*", "without an upper bound"),
-        ("it broke a+", "without an upper bound"),
-        ("it broke a{3,}", "without an upper bound"),
-        ("it broke a{,}", "without an upper bound"),
-        ("it broke a{,401}", "repeats 401 times; at most 400"),
-    ],
-)
-def test_what_is_not_in_the_dialect_is_refused(regex: str, said: str) -> None:
-    """Repetitions of groups, lazy and stacked ones, and those without a bound."""
-    with pytest.raises(ValueError, match=said):
-        paths(regex)
+    times two for each bar in a group; what has no bound is not in it."""
+    assert paths(r"it broke a{1,400}b") == 1
+    assert paths(r"it broke (a|b|c)\d{1,3}x{2,3}\d") == 24
+    for regex in ("it broke .*", "it broke a{3,}", "it broke (a|aa){1,9}", "it broke a{2,5}?b"):
+        with pytest.raises(ValueError, match="repeats"):
+            paths(regex)
 
 
 ADVERSARY = """
