@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -28,6 +29,7 @@ from patches import series
 from tests.support import (
     audit_trees,
     documents,
+    in_process,
     slurm,
     told_commands,
     told_programs,
@@ -558,7 +560,8 @@ def test_preflight_as_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", told_commands.OWN)
 def test_every_command_has_help(module: str) -> None:
     """`python3 -m NAME --help`, and that of each of its commands, say how to use it and exit 0."""
+    main = importlib.import_module(f"{module}.__main__").main
     for words in ((), *((name,) for name in sorted(told_commands.subcommands(module)))):
-        done = _run(["python3", "-m", module, *words, "--help"], ROOT)
+        done = in_process.run(main, *words, "--help")
         assert (done.returncode, done.stderr) == (0, ""), words
         assert done.stdout.startswith("usage: python3 -m "), words

@@ -5,16 +5,16 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deploy import plan, recipe
-from deploy.__main__ import holds
+from deploy.__main__ import holds, main
 from deploy.plan import PlanError, arguments, rules
 from deploy.recipe import RecipeError
+from tests.support import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = recipe.load().vllm.vocabulary
@@ -394,11 +394,10 @@ def test_the_rehearsal_needs_its_models() -> None:
         made("rehearsal")
 
 
-def cli(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def cli(*words: str) -> subprocess.CompletedProcess[str]:
     """`python3 -m deploy` as a user runs it."""
-    command = [sys.executable, "-m", "deploy", *words]
-    env = {k: v for k, v in os.environ.items() if k != "DSPARK_PROFILE"} | environ
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    env = {k: v for k, v in os.environ.items() if k != "DSPARK_PROFILE"}
+    return in_process.run(main, *words, environ=env)
 
 
 def test_both_formats_say_the_same() -> None:

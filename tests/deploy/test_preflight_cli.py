@@ -1,14 +1,11 @@
 """The preflight command: its forms, exit codes, and the real machine."""
 
-import io
 import json
 import os
 import socket
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -19,7 +16,7 @@ from deploy.preflight.facts.limits import Process, read_device, read_port, read_
 from deploy.preflight.facts.locks import process_start
 from deploy.preflight.findings import Unknown
 from deploy.preflight.host import Host, Told
-from tests.support import recorded_hosts
+from tests.support import in_process, recorded_hosts
 from tests.support.recorded_hosts import RecordedHost
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,11 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """The command, in an environment that holds nothing but what is given."""
-    out, err = io.StringIO(), io.StringIO()
-    given = {"PATH": os.environ["PATH"], **environ}
-    with mock.patch.dict(os.environ, given, clear=True), redirect_stdout(out), redirect_stderr(err):
-        code = cli.main(list(arguments))
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+    return in_process.run(cli.main, *arguments, environ={"PATH": os.environ["PATH"], **environ})
 
 
 def look(tree: Path, *arguments: str) -> int:

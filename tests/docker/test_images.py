@@ -199,12 +199,9 @@ def test_an_image_holds_nothing_of_rehearsal_tests_or_history(
     ("environment", "arguments", "told"),
     [
         ({}, [], "DSPARK_PROFILE: is not set"),
-        ({"DSPARK_PROFILE": "mi400"}, [], "profile: got 'mi400'"),
-        ({"DSPARK_PROFILE": "mi355x", "DSPARK_SPECULATION": "maybe"}, [], "give on or off"),
         ({"DSPARK_PROFILE": "rehearsal"}, ["--no-such-flag"], "--no-such-flag"),
         ({"VLLM_API_KEY_FILE": "/run/secrets/none"}, [], "VLLM_API_KEY_FILE: /run/secrets/none"),
         ({"DSPARK_LOG": "/proc/log"}, [], "DSPARK_LOG: /proc/log"),
-        ({}, ["no-such-program"], "no-such-program: no such command"),
     ],
 )
 def test_the_server_image_refuses_bad_input_in_one_line(
@@ -216,21 +213,6 @@ def test_the_server_image_refuses_bad_input_in_one_line(
 ) -> None:
     """A refusal inside the image names the setting and starts nothing."""
     assert told in refused(engine, images.server, *arguments, environment=environment)
-
-
-def test_an_unpatched_vllm_is_refused(engine: docker.DockerClient, images: Images) -> None:
-    """The entrypoint over the base's unpatched vLLM names each fault that hits, and the remedy."""
-    told = refused(
-        engine,
-        images.base,
-        "python3",
-        "/src/docker/launch.py",
-        environment={"DSPARK_PROFILE": "rehearsal"},
-        volumes={str(ROOT): {"bind": "/src", "mode": "ro"}},
-    )
-    hits = ("draft-attribute: ", "draft-noise: ", "nan-argmax: ", "indexer-layout: ")
-    assert [fault for fault in hits if fault not in told] == []
-    assert "-m patches apply" in told
 
 
 @pytest.mark.parametrize(

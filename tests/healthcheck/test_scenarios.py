@@ -867,18 +867,6 @@ def test_an_idle_server_is_asked_little() -> None:
         assert set(counts) == {8, 64} and counts[64] == 5
 
 
-def test_garbage_after_idleness_is_seen_by_the_scored_canary() -> None:
-    """The first answer after 20 s without work is garbage: eight tokens pass for text, 64 over a
-    prompt of the service's own do not."""
-    with scripted_server() as server:
-        simulation = Simulation(server)
-        simulation.to_ready()
-        server.garbles_after_s = 20.0
-        simulation.run(900)
-        generations = simulation.loop.snapshot.generations
-        assert generations["idle/bad"] == 1 and "canary/bad" not in generations
-
-
 def test_every_prompt_is_one_of_its_kind() -> None:
     """No two generations share a prompt, so no prefix cache answers, but for the second seed."""
     with scripted_server() as server:
@@ -947,15 +935,6 @@ def test_a_server_that_does_not_take_ranks_passes_by_its_counters_together() -> 
         assert server.engines["0"].generation_tokens and not server.engines["3"].generation_tokens
 
 
-def test_every_engine_is_asked_by_its_rank() -> None:
-    """The gate's last step reaches each of them, with a prompt and a seed of its own."""
-    with scripted_server(engines=eight()) as server:
-        Simulation(server).to_ready()
-        assert all(e.generation_tokens >= 64 for e in server.engines.values())
-        last = server.completions[-8:]
-        assert len({c["prompt"] for c in last}) == len({c["seed"] for c in last}) == 8
-
-
 def test_a_generation_of_a_gone_engine_is_aborted() -> None:
     """A canary that hangs on an engine which was replaced is given up at once."""
     with scripted_server() as server:
@@ -980,23 +959,6 @@ def test_the_gate_asks_ever_longer_prompts_and_several_at_once() -> None:
         assert [c["max_tokens"] for c in long] == [64, 64, 320]
         assert [c["max_tokens"] for c in at_once] == [64] * 4
         assert len({c["prompt"] for c in at_once}) == len({c["seed"] for c in at_once}) == 4
-
-
-@pytest.mark.parametrize("max_model_len", [512, 1024, 4096])
-def test_the_long_prompt_fits_the_context(max_model_len: int) -> None:
-    """A shorter context gets a shorter long prompt, with a quarter left for the answer."""
-    with scripted_server(max_model_len=max_model_len) as server:
-        Simulation(server).to_ready()
-        long = server.completions[-5]
-        assert long["max_tokens"] == min(320, max_model_len // 4)
-        assert max_model_len // 2 < tokens_of(long["prompt"]) + long["max_tokens"] <= max_model_len
-
-
-def test_a_context_without_room_has_no_long_probe() -> None:
-    """A server of 256 tokens passes the gate without it."""
-    with scripted_server(max_model_len=256) as server:
-        Simulation(server).to_ready()
-        assert max(tokens_of(c["prompt"]) for c in server.completions) < 50
 
 
 def test_without_a_tokenizer_the_long_prompt_is_shorter() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from patches import faults, series, transaction
+from patches.__main__ import main
+from tests.support import in_process
 from tests.support.made_series import sha256, snapshot
 from tests.support.vllm_trees import slim_copy
 
@@ -23,6 +25,11 @@ NONE_LEFT = "nothing is left: vLLM 0.27.1 has none of the known faults"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the program."""
+    return in_process.run(main, *arguments)
+
+
+def run_bare(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the program in a Python that has only its standard library."""
     command = [sys.executable, "-I", "-S", "-c", _ENTRY, *map(str, arguments)]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
@@ -44,7 +51,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_apply_then_again_then_reverse(root: Path) -> None:
     """Each run says what it did to which file, or that there was nothing to do."""
-    first = run("apply", root)
+    first = run_bare("apply", root)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout.splitlines() == [
         *(

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from deploy.rehearsal import server, supervisor
+from deploy.rehearsal.__main__ import main
 from deploy.rehearsal.environment import AMD, FAULTS, QWEN, check_fault, prepare
 from deploy.rehearsal.errors import RehearsalError
 from deploy.rehearsal.supervisor import free_port
+from tests.support import in_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -19,14 +21,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def serve(cache: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run `serve` to its end."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("REHEARSAL_")}
-    return subprocess.run(
-        [sys.executable, "-m", "deploy.rehearsal", "serve", *arguments],
-        cwd=REPOSITORY,
-        env={**kept, "DSPARK_CACHE": str(cache), **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    given = {**kept, "DSPARK_CACHE": str(cache), **environ}
+    return in_process.run(main, "serve", *arguments, environ=given)
 
 
 def one_line(finished: subprocess.CompletedProcess[str]) -> str:
