@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from deploy import recipe
+from deploy.__main__ import main
 from deploy.containers import cli as host
 from deploy.containers.compose import HostError, run_program
 from deploy.containers.variables import HEALTH_UID, READ_BY_HEALTH, variables
+from tests.support import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -213,15 +215,9 @@ def test_a_value_that_cannot_work_is_refused(environ: dict[str, str], told: str)
 
 def test_graphs_that_a_profile_has_not_are_refused_before_anything_is_built() -> None:
     """The switch is told off without an engine having been asked."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "deploy", "containers", "--profile", "mi308x", "build"],
-        cwd=ROOT,
-        env={"PATH": "/nowhere", "DSPARK_GRAPHS": "on"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ("containers", "--profile", "mi308x", "build")
+    environ = {"PATH": "/nowhere", "DSPARK_GRAPHS": "on"}
+    ended = in_process.run(main, *words, environ=environ)
     assert (ended.returncode, ended.stdout) == (1, "")
     said = (
         "host: DSPARK_GRAPHS: got 'on'; no public run of mi308x held up with graphs: leave it off"
@@ -276,13 +272,7 @@ def test_a_key_that_the_health_service_cannot_read_is_refused(tmp_path: Path) ->
 )
 def test_a_refusal_is_one_line(arguments: list[str], told: str) -> None:
     """Exit code 1, one line on stderr, no traceback."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "deploy", "containers", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = in_process.run(main, "containers", *arguments)
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert told in ended.stderr

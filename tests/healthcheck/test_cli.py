@@ -14,6 +14,7 @@ import requests
 
 from deploy.rehearsal.supervisor import free_port
 from healthcheck.__main__ import main
+from tests.support import in_process
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted_server
 from tests.support.waiting import PATIENCE_S, until
 
@@ -114,14 +115,17 @@ def test_no_health_service_is_could_not_tell() -> None:
 def test_misuse_is_two_and_one_line() -> None:
     """A port in use, an unknown profile, bad addresses, a wait without end: one line, exit 2."""
     with scripted_server() as target:
-        taken = run(
+        taken = in_process.run(
+            main,
             *("serve", "--profile", "rehearsal", "--target", target.url),
             *("--port", str(target.port)),
         )
-    profile = run("serve", "--profile", "nothing")
-    address = run("check", "--url", "nowhere")
-    nobody = run("serve", "--profile", "rehearsal", "--host", "ü" * 70, "--port", "0")
-    never = run("wait", "--timeout", "nan")
+    profile = in_process.run(main, "serve", "--profile", "nothing")
+    address = in_process.run(main, "check", "--url", "nowhere")
+    nobody = in_process.run(
+        main, "serve", "--profile", "rehearsal", "--host", "ü" * 70, "--port", "0"
+    )
+    never = in_process.run(main, "wait", "--timeout", "nan")
     for result, word in (
         *((taken, "--port"), (profile, "profile"), (address, "--url")),
         *((nobody, "--host"), (never, "--timeout: got nan")),
