@@ -1,10 +1,11 @@
 """The job of deploy/slurm: its figures are the recipe's, and a real Slurm runs it, with a stand-in for
-Apptainer and a scripted server in vLLM's place."""
+Apptainer, around the CPU rehearsal and a scripted server in vLLM's place."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shlex
 import socket
@@ -15,14 +16,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from deploy import recipe
+from deploy.environment import cache_dir
 from deploy.rehearsal.supervisor import free_port
 from tests.support import stops
 from tests.support.documents import ROOT
 from tests.support.log_samples import SAMPLES
 from tests.support.slurm import OneNode, one_node
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 JOB = ROOT / "deploy/slurm/dspark.sbatch"
 TEXT = JOB.read_text("utf-8")
@@ -102,12 +105,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneNode]:
 
 
 class Job:
-    """A job that was submitted, with a scripted server of `program` in it."""
+    """A job that was submitted, with the server of `program`, which serves `model`, in it."""
 
-    def __init__(self, cluster: OneNode, folder: Path, program: Path) -> None:
+    def __init__(self, cluster: OneNode, folder: Path, program: Path, model: str = "tiny") -> None:
         self.cluster, self.folder = cluster, folder
         self.logs = folder / "logs"
-        self.health = free_port()
+        self.server, self.health = free_port(), free_port()
         settings = folder / "settings.json"
         quick = re.sub(
             r"^scrape_interval_s = \S+",
@@ -124,12 +127,12 @@ class Job:
         settings.write_text(
             json.dumps(
                 {
-                    "server": free_port(),
+                    "server": self.server,
                     "health": self.health,
                     "starts": str(folder / "starts"),
                     "recipe": str(folder / "recipe.toml"),
                     "program": str(program),
-                    "model": "tiny",
+                    "model": model,
                     "cards": CARDS,
                 }
             )
@@ -160,9 +163,13 @@ class Job:
         file = self.folder / "job.out"
         return file.read_text() if file.exists() else ""
 
-    def until_said(self, words: str) -> None:
+    def until_said(self, words: str, within_s: float = PATIENCE_S) -> None:
         """Wait for words in its output."""
-        until(lambda: words in self.said, why=lambda: self.said + self.cluster.logs())
+        until(
+            lambda: words in self.said,
+            within_s=within_s,
+            why=lambda: self.said + self.cluster.logs(),
+        )
 
 
 CARDS = "0,1,2,3"
@@ -184,6 +191,33 @@ def test_a_job_is_ready_by_its_own_step_and_ends_unready_first(
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), job.said
     draining, idle = job.said.index("DRAINING"), job.said.index("idle: ")
     assert draining < idle
+
+
+REHEARSED = f"""import os, sys
+os.environ["DSPARK_CACHE"] = {str(cache_dir(os.environ))!r}
+serve = ["-m", "deploy.rehearsal", "serve", "--port", sys.argv[2]]
+os.execv(sys.executable, [sys.executable, *serve])
+"""
+
+
+@pytest.mark.real
+@pytest.mark.timeout(1800)
+def test_real_vllm_passes_its_gate_in_a_job(cluster: OneNode, tmp_path: Path) -> None:
+    """The CPU rehearsal through the image's own launcher: the gate samples text through the draft,
+    and the step is ready; told to stop, the engine ends with the job."""
+    program = tmp_path / "rehearsed.py"
+    program.write_text(REHEARSED)
+    job = Job(cluster, tmp_path, program, RECIPE.profile("rehearsal").served_model_name)
+    job.until_said("dspark: ready on ", within_s=1500)
+    asked = {"Authorization": "Bearer t"}
+    told = requests.get(f"http://127.0.0.1:{job.health}/report", headers=asked, timeout=60).json()
+    checks = {c["check"]: c["outcome"] for c in told["gate"]["findings"]["probe"]}
+    assert checks["real tokens"] == checks["sampling"] == checks["drafting"] == "good"
+    cluster.run("scancel", "--batch", "--signal=TERM", job.number)
+    ended = job.over()
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), job.said
+    with socket.socket() as gone:
+        assert gone.connect_ex(("127.0.0.1", job.server)) == errno.ECONNREFUSED
 
 
 def test_a_server_that_does_not_come_up_fails_the_job_with_its_cause(

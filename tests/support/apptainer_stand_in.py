@@ -5,8 +5,8 @@
 What the environment would be inside is made as Apptainer documents it for --cleanenv: nothing of the
 host's but APPTAINERENV_ variables, without that prefix, and PATH. Paths inside are those that are
 bound, so each is put back to the host's own where it is named. In place of the server's image its
-launch.py runs with a scripted server (garbage_server.py); in place of the health service's that
-service runs with quick budgets. STAND_IN, a JSON file, has the ports and the recipe.
+launch.py runs with another server's program; in place of the health service's that service runs with
+quick budgets. STAND_IN, a JSON file, has program, ports and recipe.
 """
 
 from __future__ import annotations
