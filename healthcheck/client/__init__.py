@@ -270,7 +270,6 @@ def whole(limit_bytes: int) -> Read[Answer]:
 
     def read(response: Response, began: float) -> Answer | Failure:
         status = response.status_code
-        content_type = response.headers.get("Content-Type", "")
         most = limit_bytes if status == 200 else ERROR_BYTES
         content = bytearray()
         while not 300 <= status < 400 and (
@@ -282,7 +281,7 @@ def whole(limit_bytes: int) -> Read[Answer]:
             if len(content) > most:  # the status says it; the text is only shown
                 break
         del content[most:]
-        return Answer(status, bytes(content), content_type, time.monotonic() - began)
+        return Answer(status, bytes(content), time.monotonic() - began)
 
     return read
 

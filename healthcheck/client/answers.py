@@ -54,11 +54,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole HTTP answer: status, body, content type, and the seconds it took."""
+    """A whole HTTP answer: status, body, and the seconds it took."""
 
     status: int
     body: bytes = field(default=b"", repr=False)
-    content_type: str = ""
     elapsed_s: float = 0.0
 
     @property

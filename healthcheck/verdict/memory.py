@@ -173,7 +173,6 @@ class Verdict:
     """What the service says now. Ages in seconds; evidence_age_s None: nothing proved yet."""
 
     state: State
-    in_state_s: float
     notes: tuple[Note, ...]
     surfaces: Surfaces
     evidence_age_s: float | None
@@ -205,10 +204,4 @@ def surfaces(memory: Memory) -> Surfaces:
 
 def verdict(memory: Memory, now: float) -> Verdict:
     """The verdict that a memory amounts to."""
-    return Verdict(
-        memory.state,
-        now - memory.since,
-        memory.notes,
-        surfaces(memory),
-        memory.evidence_age_s(now),
-    )
+    return Verdict(memory.state, memory.notes, surfaces(memory), memory.evidence_age_s(now))

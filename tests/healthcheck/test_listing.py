@@ -9,7 +9,7 @@ from healthcheck.reasons import Note
 
 
 def _answer(body: bytes, status: int = 200) -> Answer:
-    return Answer(status, body, "application/json", 0.1)
+    return Answer(status, body, 0.1)
 
 
 def test_the_names_and_the_first_ones_length_are_read() -> None:

@@ -19,7 +19,7 @@ def snapshot(state: State, *codes: str, at: float | None = None) -> Snapshot:
     now = time.monotonic() if at is None else at
     notes = tuple(Note(code, "61 s") for code in codes)
     memory = replace(begin(now), timeline=(Transition(now - 5, state, codes[0] if codes else ""),))
-    return Snapshot(memory, Verdict(state, 0.0, notes, SURFACES[state], None), now, 1)
+    return Snapshot(memory, Verdict(state, notes, SURFACES[state], None), now, 1)
 
 
 def tell(log: Path, state: State = State.NOT_READY, code: str = "progress.none") -> None:

@@ -92,7 +92,7 @@ class SimulatedClient(Client):
         plain = None if self._server.redirect else self._server.answer("GET", path, None, "")
         if plain is None or plain[0] != 200:
             return super().get(path, **options)
-        return Answer(*plain)
+        return Answer(*plain[:2])
 
 
 @dataclass
