@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import requests
-from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.rehearsal.supervisor import free_port
 from healthcheck.client import Client
@@ -198,15 +197,6 @@ def test_a_dead_verdict_that_nobody_renews_kills_no_engine() -> None:
         it.loop._clock = lambda: later
         assert it.get("/livez/engine").status_code == 200
         assert it.get("/livez").status_code == it.get("/readyz").status_code == 503
-
-
-def test_errors_of_the_service_are_a_metric() -> None:
-    """Each place has its count, at 0 before anything was wrong."""
-    with running() as it:
-        it.wait_for(State.READY)
-        families = {f.name: f for f in text_string_to_metric_families(it.get("/metrics").text)}
-    counts = {s.labels["where"]: s.value for s in families["dspark_health_errors"].samples}
-    assert counts == {"turn": 0, "generation": 0, "log": 0}
 
 
 def test_a_drain_is_seen_at_once_while_the_server_hangs() -> None:

@@ -28,7 +28,6 @@ from healthcheck.verdict import (
     gate_limit_s,
     next_look_s,
     surfaces,
-    verdict,
 )
 from healthcheck.verdict.observe import forget_engine
 from tests.support.verdict_machine import (
@@ -75,17 +74,6 @@ def test_every_state_has_its_surfaces(state: State, startup: int, ready_: int, l
 
 
 # --- start and gate -------------------------------------------------------------------------------
-
-
-def test_the_ordinary_start() -> None:
-    """Refused, then listed, then the steps of the gate in order: READY."""
-    machine = Machine()
-    for _ in range(10):
-        assert machine.see(REFUSED) is State.LOADING
-        assert machine.wanted() is None
-    machine.to_ready()
-    assert machine.wanted() is None
-    assert verdict(machine.memory, machine.now).line == "READY"
 
 
 def test_an_engine_that_dies_in_its_gate_is_dead_when_confirmed() -> None:
@@ -190,14 +178,6 @@ def test_what_comes_back_after_dead_is_asked_as_it_lists_itself() -> None:
     assert machine.see(OK, listing=Listing(("other",), 256), metrics=metrics()) is State.SMOKE
     assert (machine.memory.model, machine.memory.max_model_len) == ("other", 256)
     assert Step.LONG not in machine.memory.gate.steps
-
-
-def test_another_process_after_a_refusal_goes_through_the_gate() -> None:
-    """A new process start time after the blip is a new engine: SMOKE."""
-    machine = ready()
-    for _ in range(5):
-        machine.see(REFUSED, after=1)
-    assert machine.see(OK, metrics=metrics(start=99.0)) is State.SMOKE
 
 
 @pytest.mark.parametrize("seen", [metrics(start=None), Failure(FailureKind.MALFORMED)])

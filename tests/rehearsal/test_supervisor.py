@@ -171,12 +171,3 @@ def test_a_port_in_use_starts_nothing() -> None:
         f"rehearsal: port {port} on 127.0.0.1: Address already in use: stop what listens there or"
         " give --port"
     ]
-
-
-def test_an_unknown_fault_starts_nothing() -> None:
-    """The legal names are told; exit 2."""
-    process = command("smoke", REHEARSAL_FAULT="no-such-fault")
-    output, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2, output
-    assert "REHEARSAL_FAULT=no-such-fault: unknown fault: use one of " in output
-    assert len(output.splitlines()) == 1
