@@ -14,6 +14,7 @@ import pytest
 from healthcheck import explain
 from healthcheck.explain import Explainer, explain_stream, following
 from healthcheck.explain.startup import STAGES, Stage, Startup
+from healthcheck.explain.text import render
 from healthcheck.service.cause import LOOK_BYTES, PAUSE_S, Log
 from healthcheck.verdict import State
 from tests.support.log_samples import SAMPLES
@@ -189,6 +190,7 @@ def test_a_log_without_stamps_has_stages_without_seconds() -> None:
     startup = _startup(explainer)
     assert [(one.began_s, one.seconds) for one in startup.stages] == [(None, None), (None, None)]
     assert (startup.seconds, startup.reached) == (None, "weights (50 %)")
+    assert "\n  listen          ?        ?\n" in render(explainer.result())
 
 
 def test_a_further_start_begins_a_new_timeline() -> None:
@@ -263,7 +265,8 @@ def test_a_bar_that_has_not_ended_its_line_is_seen(tmp_path: Path, clock: Clock)
     bar = "\rCapturing CUDA graphs (decode, FULL):  {} |###  | {} [00:05<00:05]"
     path.write_text(_start(0, until="weights") + "(Worker_TP0 pid=3) " + bar.format("3%", "2/60"))
     log = Log(path)
-    assert _stages(log.startup(clock.later()))["capture"].progress_percent == 3
+    capture = _stages(log.startup(clock.later()))["capture"]
+    assert (capture.progress_percent, capture.began_s) == (3, 20.0)
     with path.open("a") as file:
         file.write(bar.format("50%", "30/60"))
     capture = _stages(log.startup(clock.later()))["capture"]
