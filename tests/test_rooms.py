@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ def rooms(page: str) -> list[Room]:
     ]
 
 
+@functools.cache
 def trees() -> dict[Path, ast.Module]:
     """The product's Python files, relative to the checkout."""
     paths = (path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py")))
@@ -113,28 +115,37 @@ def wrong(table: Sequence[Room], inner: Graph[Path], outer: Graph[str]) -> list[
 
 
 PAGE = (ROOT / "deploy" / "ARCHITECTURE.md").read_text("utf-8")
-TREES = trees()
-INNER, OUTER = graph(TREES)
 
 
-def test_each_room_imports_only_what_its_row_allows() -> None:
+@pytest.fixture(scope="module")
+def imports() -> tuple[Graph[Path], Graph[str]]:
+    """What each file of the product imports."""
+    return graph(trees())
+
+
+def test_each_room_imports_only_what_its_row_allows(
+    imports: tuple[Graph[Path], Graph[str]],
+) -> None:
     """Rooms above it in the table, the standard library, and what its row names."""
-    assert wrong(rooms(PAGE), INNER, OUTER) == []
+    assert wrong(rooms(PAGE), *imports) == []
 
 
-def test_what_the_table_names_is_there_and_used() -> None:
+def test_what_the_table_names_is_there_and_used(
+    imports: tuple[Graph[Path], Graph[str]],
+) -> None:
     """A row without files, or with a project that none of them imports, is taken out."""
     table = rooms(PAGE)
+    inner, outer = imports
     for room in table:
-        held = [file for file in INNER if max(table, key=lambda r: r.fit(file)) is room]
+        held = [file for file in inner if max(table, key=lambda r: r.fit(file)) is room]
         assert held, room
-        assert room.others == {other for file in held for other in OUTER[file]}, room
+        assert room.others == {other for file in held for other in outer[file]}, room
 
 
-def test_no_two_modules_need_each_other() -> None:
+def test_no_two_modules_need_each_other(imports: tuple[Graph[Path], Graph[str]]) -> None:
     """Each can be read, and imported, after those that it names."""
     try:
-        TopologicalSorter(INNER).prepare()
+        TopologicalSorter(imports[0]).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(str(file) for file in error.args[1]))
 
@@ -155,8 +166,9 @@ def test_no_two_modules_need_each_other() -> None:
 def test_an_import_that_goes_up_is_found(file: str, line: str, said: str) -> None:
     """Also one that is late, and a folder that is in no row; what goes down is not."""
     changed = Path(file)
-    before = TREES[changed].body if changed in TREES else []
+    known = trees()
+    before = known[changed].body if changed in known else []
     tree = ast.Module([*before, *ast.parse(line).body], [])
-    told = wrong(rooms(PAGE), *graph({**TREES, changed: tree}))
+    told = wrong(rooms(PAGE), *graph({**known, changed: tree}))
     assert [file] * bool(said) == [each.partition(":")[0] for each in told]
     assert all(each.endswith(said) for each in told)
