@@ -27,6 +27,7 @@ ELSEWHERE = {
     "evidence": ("deploy.validation.evidence", "write one file of what was seen of a profile here"),
     "engine-config": ("deploy.preflight.engine", "let vLLM itself judge the plan, without weights"),
 }
+FORMS = ("argv", "env", "json", "shell")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
     p = commands.add_parser("plan", help="print what would run; flags after -- are added")
     p.add_argument("--profile", default=os.environ.get("DSPARK_PROFILE"), help="profile to plan")
-    p.add_argument("--format", choices=("json", "shell"), default="shell")
+    p.add_argument("--format", choices=FORMS, default="shell")
     p.add_argument("extra", nargs="*", metavar="FLAG", help="extra vllm serve flags, after --")
     p.set_defaults(run=run_plan)
 

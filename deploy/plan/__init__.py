@@ -62,7 +62,11 @@ class Plan:
         return [python, "-m", VLLM_MODULE, *self.argv[1:]]
 
     def render(self, form: str) -> str:
-        """The plan as `json` or `shell`."""
+        """The plan as `argv` (one word a line), `env` (NAME=value lines), `json` or `shell`."""
+        if form == "argv":
+            return "\n".join(self.argv)
+        if form == "env":
+            return "\n".join(f"{name}={value}" for name, value in self.env.items())
         if form == "json":
             fields = {
                 "profile": self.profile,
@@ -72,10 +76,12 @@ class Plan:
                 "warnings": list(self.warnings),
             }
             return json.dumps(fields, indent=2)
-        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        return " \\\n  ".join(
-            [*words, " ".join(shlex.quote(a) for a in self.argv[:3]), *_lines(self.argv[3:])]
-        )
+        if form == "shell":
+            words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+            return " \\\n  ".join(
+                [*words, " ".join(shlex.quote(a) for a in self.argv[:3]), *_lines(self.argv[3:])]
+            )
+        raise ValueError(f"no such form: {form}")
 
 
 def make(

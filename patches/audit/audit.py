@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from patches.audit.dropped import DroppedOptions
 from patches.audit.gap import Gap, Severity
@@ -102,10 +102,21 @@ def _doubts(finder: GapFinder, entry: Entry, platform: str) -> list[str]:
     return [f"{entry.arch} on {platform} cannot be judged: {reason}"] if reason else []
 
 
+def introduced(report: Report, old: Report) -> Report:
+    """Keep the gaps of `report` that `old` does not have."""
+    known = {gap.key for gap in old.gaps}
+    return _only(report, (gap for gap in report.gaps if gap.key not in known))
+
+
 def without(report: Report, known: frozenset[str]) -> Report:
     """Keep the gaps whose keys are not known."""
-    gaps = tuple(gap for gap in report.gaps if gap.key not in known)
-    return replace(report, gaps=gaps)
+    return _only(report, (gap for gap in report.gaps if gap.key not in known))
+
+
+def _only(report: Report, gaps: Iterable[Gap]) -> Report:
+    return Report(
+        report.tree, report.version, report.scope, report.architectures, tuple(gaps), report.notes
+    )
 
 
 def _new(gaps: Iterable[Gap], known: list[Gap]) -> list[Gap]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from patches.audit import baseline, render, settings
-from patches.audit.audit import Report, Scope, audit, without
+from patches.audit.audit import Report, Scope, audit, introduced, without
 from patches.audit.tree import MisuseError, open_tree
 
 OK, GAPS, MISUSE = 0, 1, 2
@@ -35,14 +35,27 @@ def _run(arguments: argparse.Namespace) -> int:
     speculative = settings.given(arguments.speculative_config)
     scope = Scope(arguments.platform, arguments.arch, speculative)
     known = baseline.load(arguments.baseline) if arguments.baseline else frozenset()
+    old = audit(open_tree(arguments.since), scope) if arguments.since else None
     reports = [audit(open_tree(tree), scope) for tree in arguments.trees]
+    if old is not None:
+        reports = [introduced(report, old) for report in reports]
     _warn_of_stale(known, reports)
     reports = [without(report, known) for report in reports]
-    if arguments.format == "json":
-        print(render.as_json(reports))
-    else:
-        print(render.as_table(reports, explain=arguments.explain))
+    text = _render(arguments, reports)
+    if text:
+        print(text)
     return GAPS if any(report.fails(gap) for report in reports for gap in report.gaps) else OK
+
+
+def _render(arguments: argparse.Namespace, reports: list[Report]) -> str:
+    match arguments.format:
+        case "json":
+            return render.as_json(reports)
+        case "sarif":
+            return render.as_sarif(reports)
+        case "github":
+            return render.as_github(reports)
+    return render.as_table(reports, explain=arguments.explain)
 
 
 def _warn_of_stale(known: frozenset[str], reports: list[Report]) -> None:
@@ -84,7 +97,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="earlier report in JSON; its gaps are known",
     )
-    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "--since", type=Path, metavar="OLD", help="only gaps that the tree OLD does not have"
+    )
+    parser.add_argument("--format", choices=("table", "json", "sarif", "github"), default="table")
     parser.add_argument(
         "--explain",
         action="store_true",

@@ -267,7 +267,7 @@ def test_what_an_operator_sets_for_the_server_is_shown_but_for_secrets() -> None
     result = made("mi355x", **told, **other)
     assert told.items() <= result.env.items()
     assert not other.keys() & result.env.keys()
-    for form in ("shell", "json"):
+    for form in ("shell", "env", "json"):
         assert "hidden" not in result.render(form) and "NCCL_DEBUG" in result.render(form)
 
 
@@ -400,11 +400,15 @@ def cli(*words: str) -> subprocess.CompletedProcess[str]:
     return in_process.run(main, *words, environ=env)
 
 
-def test_both_formats_say_the_same() -> None:
-    """json and shell are one plan in two spellings."""
+def test_the_four_formats_say_the_same() -> None:
+    """argv, env, json and shell are one plan in four spellings."""
     as_json = json.loads(cli("plan", "--profile", "mi300x", "--format", "json").stdout)
+    argv = cli("plan", "--profile", "mi300x", "--format", "argv").stdout.splitlines()
+    env = cli("plan", "--profile", "mi300x", "--format", "env").stdout.splitlines()
     shell = shlex.split(cli("plan", "--profile", "mi300x").stdout.replace("\\\n", " "))
-    assert shell == [*(f"{k}={v}" for k, v in as_json["env"].items()), *as_json["argv"]]
+    assert argv == as_json["argv"]
+    assert env == [f"{k}={v}" for k, v in as_json["env"].items()]
+    assert shell == env + argv
 
 
 def test_evidence_and_warnings_stand_beside_the_plan_and_not_in_it() -> None:

@@ -90,15 +90,21 @@ def test_another_platform_is_not_looked_at(tree: Path, capsys: pytest.CaptureFix
     assert run(capsys, tree, "--platform", "amd")[0] == 1
 
 
+def test_only_introduced_gaps_are_shown(
+    tree: Path, clean: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--since leaves out what the old tree has as well."""
+    assert run(capsys, tree, "--since", clean)[0] == 1
+    assert run(capsys, tree, "--since", tree)[0] == 0
+
+
 def test_a_gap_is_the_same_when_lines_move(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A gap known from the old tree stays known when code above it grows."""
     code = "x = 1\ny = 2\nif self.option:\n    self.model.wanted"
     moved = audit_trees.tree(tmp_path / "moved", code)
-    file = tmp_path / "baseline.json"
-    file.write_text(run(capsys, tree, "--format", "json")[1])
-    assert run(capsys, moved, "--baseline", file)[0] == 0
+    assert run(capsys, moved, "--since", tree)[0] == 0
 
 
 def test_a_baseline_lets_known_gaps_pass(
@@ -165,6 +171,7 @@ def misuses(tmp_path: Path, tree: Path) -> dict[str, tuple[list[object], str]]:
         "absent": ([no], f"{no}: does not exist; {advice}"),
         "no vLLM": ([empty], f"{empty}: not a vLLM tree: it has no {registry}; {advice}"),
         "not a wheel": ([junk], f"{junk}: not a readable wheel: "),
+        "old tree": ([tree, "--since", no], f"{no}: does not exist; {advice}"),
         "platform": (
             [tree, "--platform", "rocm"],
             "--platform rocm: unknown; use one of nvidia, amd, xpu, cpu, tpu",
@@ -200,6 +207,7 @@ def misuses(tmp_path: Path, tree: Path) -> dict[str, tuple[list[object], str]]:
         "absent",
         "no vLLM",
         "not a wheel",
+        "old tree",
         "platform",
         "architecture",
         "no baseline",
@@ -315,3 +323,40 @@ def test_json_says_everything(tree: Path, capsys: pytest.CaptureFixture[str]) ->
         "note": None,
         "key": "crash|amd|DSparkDraftModel|wanted|DSparkSpeculator.propose",
     }
+
+
+def test_sarif_has_what_the_standard_requires(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The SARIF form holds the required members of 2.1.0 and points at the class and the read."""
+    log = json.loads(run(capsys, tree, "--format", "sarif")[1])
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-2.1.0.json")
+    (only,) = log["runs"]
+    driver = only["tool"]["driver"]
+    assert driver["name"]
+    rules = {rule["id"] for rule in driver["rules"]}
+    (result,) = only["results"]
+    assert result["ruleId"] in rules
+    assert result["level"] in {"none", "note", "warning", "error"}
+    assert result["message"]["text"]
+    (place,) = result["locations"]
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == "vllm/models/tiny/amd/dspark.py"
+    assert place["physicalLocation"]["region"]["startLine"] == 14
+    (related,) = result["relatedLocations"]
+    assert related["physicalLocation"]["region"]["startLine"] == 20
+    assert related["message"]["text"] == "read by DSparkSpeculator.propose()"
+    assert all(isinstance(value, str) for value in result["partialFingerprints"].values())
+
+
+def test_github_annotations_sit_at_the_class(
+    tree: Path, clean: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each gap is one workflow command; a tree without gaps prints nothing."""
+    out = run(capsys, tree, "--format", "github")[1]
+    assert out.startswith(
+        "::error file=vllm/models/tiny/amd/dspark.py,line=14,"
+        "title=crash-conditional%3A amd DSparkDraftModel wanted::"
+    )
+    assert out.count("\n") == 1
+    assert run(capsys, clean, "--format", "github")[1] == ""

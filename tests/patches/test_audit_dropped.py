@@ -177,7 +177,7 @@ def test_a_parameter_of_another_name_is_known_by_who_fills_it(tmp_path: Path) ->
 
 
 def test_every_format_tells_the_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Table and JSON show the gap as an error; a baseline lets it pass."""
+    """Table, JSON, SARIF and annotations show the gap as an error; a baseline lets it pass."""
     tree, baseline = str(expert_trees.tree(tmp_path / "tree")), tmp_path / "baseline.json"
     assert main([tree]) == 1
     told = capsys.readouterr().out
@@ -188,7 +188,13 @@ def test_every_format_tells_the_level(tmp_path: Path, capsys: pytest.CaptureFixt
     (gap,) = json.loads(baseline.read_text())["trees"][0]["gaps"]
     assert (gap["severity"], gap["fails"]) == ("wrong-answers", True)
     assert gap["key"] == "wrong-answers|amd|DSparkDraftModel|limit|Fast.apply"
+    assert main([tree, "--format", "sarif"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("wrong-answers", "error")
+    assert main([tree, "--format", "github"]) == 1
+    assert capsys.readouterr().out.startswith("::error file=")
     assert main([tree, "--baseline", str(baseline)]) == 0
+    assert main([tree, "--since", tree]) == 0
 
 
 @pytest.mark.parametrize("version", ["0.30.0", "0.32.0"])
