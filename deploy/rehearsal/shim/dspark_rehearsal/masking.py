@@ -16,7 +16,8 @@ def mask_by_sorting() -> None:
 
     by_sorting = topk_topp_sampler.apply_top_k_top_p_pytorch
 
-    def mask(logits: Any, k: Any, p: Any) -> Any:
+    # What later releases say beside it is for the speed of that kernel.
+    def mask(logits: Any, k: Any, p: Any, **_of_speed: Any) -> Any:
         return by_sorting(logits, k, p, allow_cpu_sync=True)
 
     topk_topp_sampler.apply_top_k_top_p_triton = mask
