@@ -193,9 +193,12 @@ class Load:
 
         Raises RehearsalError for another one, and for none in the profile's start budget.
         """
-        with closing(HTTPConnection(HOST, self._port, timeout=self._limit_s)) as connection:
-            connection.request("GET", "/version")
-            told = json.loads(connection.getresponse().read())["version"]
+        try:
+            with closing(HTTPConnection(HOST, self._port, timeout=self._limit_s)) as connection:
+                connection.request("GET", "/version")
+                told = json.loads(connection.getresponse().read())["version"]
+        except (OSError, HTTPException, LookupError, ValueError) as error:
+            raise RehearsalError(f"the server: says no version ({error}): see its log") from error
         if told.partition("+")[0] != version:
             raise RehearsalError(f"the server: is vLLM {told}: {version} was started: see its log")
         until = time.monotonic() + self._start_s

@@ -74,13 +74,15 @@ def test_how_a_request_ended(completion: bytes, outcome: Outcome) -> None:
 
 
 def test_nobody_there_is_a_refusal() -> None:
-    """And a release that does not answer is told when its start budget is spent."""
+    """And a release that does not say its version is one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     load = Load(port, PROFILE)
     with load.running():
         seen = until(lambda: load.phase("x").requests)
     assert {each.outcome for each in seen} == {Outcome.REFUSED}
+    with pytest.raises(RehearsalError, match=r"^the server: says no version \(.*refused"):
+        load.served("1.0")
 
 
 def test_a_release_is_the_one_that_was_started() -> None:
