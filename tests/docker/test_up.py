@@ -24,7 +24,8 @@ def test_a_crash_loop_names_its_cause(build: Build, images: Images, tmp_path: Pa
         "HEALTH_IMAGE": images.health,
         "SERVER_PORT": str(free_port()),
         "HEALTH_PORT": str(free_port()),
-        "REHEARSAL_SITE": str(empty),  # torch is not there
+        "REHEARSAL_SITE": str(empty),  # torch is not there,
+        "REHEARSAL_BASE": str(empty),  # nor here
     }
 
     def host(command: str) -> subprocess.CompletedProcess[str]:
