@@ -50,7 +50,6 @@ def test_a_verdict_is_state_age_and_reasons() -> None:
     assert now.line == (
         "DEGRADED metrics.unavailable (/metrics answered 500) config.unauthorized (answer: )"
     )
-    assert now.in_state_s == 7
     assert now.surfaces == SURFACES[State.DEGRADED]
     assert now.evidence_age_s == machine.memory.evidence_age_s(machine.now) + 7  # type: ignore[operator]
 

@@ -49,7 +49,7 @@ def test_its_smoke_test_holds(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_is_explained(tmp_path: Path) -> None:
     """A download that broke off, by this release's own lines."""
-    run("deploy.rehearsal", "drills", "--out", str(tmp_path), DRILL)
+    run("tests.support.drills", str(tmp_path), DRILL)
     with (tmp_path / f"{DRILL}.log").open("rb") as log:
         cause = explain_stream(log).cause
     assert cause is not None and cause.id == DRILL

@@ -2,19 +2,23 @@
 
 Each drill is a real vLLM start of the rehearsal's plan with one thing changed, and its log is real.
 `drill_runner` runs them from one import of vLLM, which is nearly all that a start costs here.
+
+Usage, for another release's environment: python -m tests.support.drills FOLDER [NAME...].
 """
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploy import plan, recipe
+from deploy.environment import cache_dir
 from deploy.recipe import facts
 from deploy.rehearsal.environment import QWEN, prepare
 from deploy.rehearsal.errors import RehearsalError
@@ -154,13 +158,16 @@ DRILLS = (
 )
 
 
-def run(cache: Path, folder: Path, environ: Mapping[str, str]) -> list[Ran]:
-    """Run the drills of the release; their logs go into `folder`.
+def run(
+    cache: Path, folder: Path, environ: Mapping[str, str], only: Collection[str] = ()
+) -> list[Ran]:
+    """Run the drills of the release, or `only` those of these names; their logs go into `folder`.
 
     Raises RehearsalError for a runner that does not do its work.
     """
     profile = recipe.load().profile(QWEN)
-    chosen = [drill for drill in DRILLS if drill.is_of(profile.vllm_version)]
+    known = [drill for drill in DRILLS if drill.is_of(profile.vllm_version)]
+    chosen = [drill for drill in known if not only or drill.signature in only]
     around = prepare(cache).over(environ)
     # Any free port: a server on the recipe's must not be what a drill fails of.
     made = plan.make(profile, ("--port", "0"), around)
@@ -200,3 +207,7 @@ def _order(drill: Drill, change: Change, argv: Sequence[str], at: Setting) -> Or
         stop_at=change.stop_at,
         log=str(at.folder / f"{drill.signature}.log"),
     )
+
+
+if __name__ == "__main__":
+    run(cache_dir(), Path(sys.argv[1]), os.environ, sys.argv[2:])
