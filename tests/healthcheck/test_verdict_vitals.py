@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -48,7 +49,7 @@ def test_a_stopped_process_is_not_ready_at_its_second_look(name: str) -> None:
     seen = signs(at + 2, states={name: ("T", at)})
     assert machine.see(after=2, metrics=metrics(), signs=seen) is State.NOT_READY
     assert machine.codes == ["process.stopped"]
-    assert f"{name}, pid " in machine.memory.notes[0].detail
+    assert re.fullmatch(rf"{name}, pid \d, 2 s", machine.memory.notes[0].detail)
 
 
 def test_a_process_that_goes_on_is_ready_again_by_a_generation() -> None:
@@ -491,3 +492,15 @@ def test_who_is_stopped_is_not_told_as_at_work() -> None:
     """Of an engine that is stopped beside a worker that runs, the stop is what is told."""
     seen = signs(9.0, still={"Worker": None}, states={"EngineCore": ("T", 1.0)})
     assert vitals.doing(replace(ready().memory, signs=seen)) == ", stopped: EngineCore"
+
+
+def test_of_many_processes_eight_are_named_and_the_rest_counted() -> None:
+    """And of compilers, for how long the first of them has been at work."""
+    memory = ready().memory
+    for count, told in ((8, ""), (11, " and 3 more")):
+        names = tuple(f"Worker_TP{rank}" for rank in range(count))
+        seen = replace(memory, signs=signs(9.0, names=names))
+        assert vitals.doing(seen) == f", at work: {', '.join(names[:8])}{told}"
+    compilers = (Compiler("hipcc", 7.0, 1.0), Compiler("clang", 4.0, 1.0))
+    seen = replace(memory, signs=signs(9.0, compilers=compilers))
+    assert vitals.doing(seen) == ", compiling: hipcc, clang, 5 s"
