@@ -31,7 +31,7 @@ _FUNCTION = {
     "description": "The present water level of a river, in centimetres.",
     "parameters": PLACE,
 }
-_TOOL = {"type": "function", "function": _FUNCTION}
+TOOL = {"type": "function", "function": _FUNCTION}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def tools(session: Session) -> Iterator[Check]:
 
 def _called(session: Session, ask: _Ask) -> Check:
     # Later releases hold the arguments of a required call to a schema that is said to be strict.
-    tool = {**_TOOL, "function": {**_FUNCTION, "strict": True}} if ask in _GUIDED else _TOOL
+    tool = {**TOOL, "function": {**_FUNCTION, "strict": True}} if ask in _GUIDED else TOOL
     payload = {
         **chat_payload(session, QUESTION, TOKENS),
         "tools": [tool],
@@ -84,17 +84,30 @@ def _called(session: Session, ask: _Ask) -> Check:
         message = answer.message
         if whole.outcome is Outcome.BAD and not leak(message):
             return whole
-        return _judge(ask, message, answer.elapsed_s)
+        return _judge(ask, message, answer.elapsed_s, _is_cut(session, answer.usage))
     seen = None if ask.streamed else message_of(answer)
     if seen is not None:
-        return _judge(ask, seen, answer.elapsed_s)
+        body = answer.json() if isinstance(answer, Answer) else None
+        usage = body.get("usage") if isinstance(body, dict) else None
+        return _judge(ask, seen, answer.elapsed_s, _is_cut(session, usage))
     if isinstance(answer, Answer) and answer.status == 400 and "tool" in answer.text:
         words = short(answer.text, 160)
         return fault(ask.name, Outcome.BAD, "tools.refused", words, answer.elapsed_s)
     return refusal(ask.name, answer)
 
 
-def _judge(ask: _Ask, message: Mapping[str, Any], took: float) -> Check:
+def _is_cut(session: Session, usage: object) -> bool:
+    """Whether an answer has all the tokens that it may have. Its finish_reason does not tell: vLLM
+    says `tool_calls` of many a call that is cut off."""
+    counts = usage if isinstance(usage, dict) else {}
+    limits = (("completion_tokens", TOKENS), ("total_tokens", session.report.max_model_len))
+    return any(
+        limit is not None and isinstance(count := counts.get(name), int) and count >= limit
+        for name, limit in limits
+    )
+
+
+def _judge(ask: _Ask, message: Mapping[str, Any], took: float, cut: bool) -> Check:
     leaked = leak(message)
     if leaked:
         code, text = leaked
@@ -107,7 +120,8 @@ def _judge(ask: _Ask, message: Mapping[str, Any], took: float) -> Check:
     called = first_call(message)
     if called is None or called[0] != "water_level" or not is_place(called[1]):
         words = short(json.dumps(message["tool_calls"], ensure_ascii=False), 120)
-        return fault(ask.name, Outcome.BAD, "tools.malformed", words, took)
+        outcome, code = (Outcome.UNKNOWN, "tools.cut") if cut else (Outcome.BAD, "tools.malformed")
+        return fault(ask.name, outcome, code, words, took)
     evidence = f"called water_level with {json.dumps(called[1], ensure_ascii=False)[:80]}"
     return Check(ask.name, Outcome.GOOD, evidence, took)
 

@@ -529,6 +529,26 @@ def test_a_parser_that_is_off_or_wrong_is_named(
     assert rows(report_of(path))[row]["code"] == reason
 
 
+@pytest.mark.parametrize(("written", "context"), [(512, 16384), (480, 500)])
+def test_a_call_that_is_cut_off_is_left_open(tmp_path: Path, written: int, context: int) -> None:
+    """An answer of all the tokens that it may have, or that the context holds, need not have a whole
+    call, whatever its finish_reason is."""
+    path = tmp_path / "report.json"
+    with scripted_server(max_model_len=context) as server:
+
+        def chat(payload: Mapping[str, Any]) -> Reply:
+            if "tools" not in payload:
+                return server.chat(payload)
+            body = json.loads(server.chat({**payload, "max_tokens": written})[1])
+            body["choices"][0]["message"] |= called("{}")
+            body["choices"][0]["finish_reason"] = "tool_calls"
+            return 200, json.dumps(body).encode()
+
+        server.on_chat = chat
+        assert run_chats(server.url, "--json", str(path)) == 2
+    assert {rows(report_of(path))[name]["code"] for name in TOOL_ROWS} == {"tools.cut"}
+
+
 def test_tools_that_are_refused_are_bad(tmp_path: Path) -> None:
     """vLLM's 400 for a server without a parser is not a chance of the model."""
     path = tmp_path / "report.json"

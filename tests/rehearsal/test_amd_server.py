@@ -11,7 +11,9 @@ import requests
 from deploy import recipe
 from deploy.rehearsal.environment import AMD
 from healthcheck.client import exposition
+from healthcheck.client.chat import chat
 from healthcheck.judge import Outcome, acceptance
+from healthcheck.smoke import tools
 from tests.support.rehearsal_server import RehearsalServer
 
 pytestmark = pytest.mark.real
@@ -50,6 +52,15 @@ def test_sampled_text_comes_through_the_amd_draft(server: RehearsalServer) -> No
     assert seen.intervals[0][0] > health.acceptance_floor
     assert acceptance.low(counted, health.acceptance_floor) is Outcome.GOOD
     assert acceptance.collapsed(counted) is not Outcome.BAD
+
+
+def test_the_context_has_room_for_a_tool_and_its_call(server: RehearsalServer) -> None:
+    """DeepSeek V4's own template tells much of a tool, and the tiny vocabulary spells most of it."""
+    question = f"{tools.QUESTION} {'0' * 16}"
+    asked = {**chat("rehearsal", question, tools.TOKENS, seed=9), "tools": [tools.TOOL]}
+    seen = requests.post(f"{server.url}/tokenize", json=asked, timeout=60).json()
+    assert seen["count"] > 900  # without the tool less than 100
+    assert seen["count"] + tools.TOKENS <= seen["max_model_len"]
 
 
 def speculation(server: RehearsalServer) -> exposition.Speculation:
