@@ -363,6 +363,17 @@ def test_the_engine_that_wrote_what_was_bad_is_asked_again() -> None:
     assert want is not None and (want.engine, want.rank) == ("1", 1)
 
 
+def test_the_engine_that_is_silent_is_asked_before_one_that_wrote_what_was_bad() -> None:
+    """Also when it was the other that was asked longest ago."""
+    machine = ready()
+    seen = engines(e0=(0, 0), e1=(0, 0))
+    machine.see(OK, metrics=seen)
+    for engine, told in (("0", NAN), ("1", SILENT)):
+        machine.see(OK, metrics=seen, generation=replace(machine.generation(told), engine=engine))
+    want = machine.wanted()
+    assert want is not None and want.engine == "1"
+
+
 def test_what_was_bad_without_a_choice_is_asked_without_one() -> None:
     """Where the server chose the engine it may choose again."""
     machine = ready()
