@@ -19,6 +19,7 @@ from tests.support.documents import ROOT
 
 T = TypeVar("T")
 Graph = dict[Path, set[T]]
+Imports = tuple[Graph[Path], Graph[str]]
 
 OURS = ("deploy", "docker", "healthcheck", "patches")
 # Files that Python finds beside the one that is run.
@@ -83,7 +84,7 @@ def imported(file: Path, tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def graph(known: Mapping[Path, ast.Module]) -> tuple[Graph[Path], Graph[str]]:
+def graph(known: Mapping[Path, ast.Module]) -> Imports:
     """What each file imports: of ours, and which projects of others."""
     files = {module_of(file): file for file in known}
     inner: Graph[Path] = {file: set() for file in known}
@@ -118,20 +119,20 @@ PAGE = (ROOT / "deploy" / "ARCHITECTURE.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
-def imports() -> tuple[Graph[Path], Graph[str]]:
+def imports() -> Imports:
     """What each file of the product imports."""
     return graph(trees())
 
 
 def test_each_room_imports_only_what_its_row_allows(
-    imports: tuple[Graph[Path], Graph[str]],
+    imports: Imports,
 ) -> None:
     """Rooms above it in the table, the standard library, and what its row names."""
     assert wrong(rooms(PAGE), *imports) == []
 
 
 def test_what_the_table_names_is_there_and_used(
-    imports: tuple[Graph[Path], Graph[str]],
+    imports: Imports,
 ) -> None:
     """A row without files, or with a project that none of them imports, is taken out."""
     table = rooms(PAGE)
@@ -142,7 +143,7 @@ def test_what_the_table_names_is_there_and_used(
         assert room.others == {other for file in held for other in outer[file]}, room
 
 
-def test_no_two_modules_need_each_other(imports: tuple[Graph[Path], Graph[str]]) -> None:
+def test_no_two_modules_need_each_other(imports: Imports) -> None:
     """Each can be read, and imported, after those that it names."""
     try:
         TopologicalSorter(imports[0]).prepare()

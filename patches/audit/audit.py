@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from patches.audit.dropped import DroppedOptions
 from patches.audit.gap import Gap, Severity
@@ -104,19 +104,12 @@ def _doubts(finder: GapFinder, entry: Entry, platform: str) -> list[str]:
 
 def introduced(report: Report, old: Report) -> Report:
     """Keep the gaps of `report` that `old` does not have."""
-    known = {gap.key for gap in old.gaps}
-    return _only(report, (gap for gap in report.gaps if gap.key not in known))
+    return without(report, frozenset(gap.key for gap in old.gaps))
 
 
 def without(report: Report, known: frozenset[str]) -> Report:
     """Keep the gaps whose keys are not known."""
-    return _only(report, (gap for gap in report.gaps if gap.key not in known))
-
-
-def _only(report: Report, gaps: Iterable[Gap]) -> Report:
-    return Report(
-        report.tree, report.version, report.scope, report.architectures, tuple(gaps), report.notes
-    )
+    return replace(report, gaps=tuple(gap for gap in report.gaps if gap.key not in known))
 
 
 def _new(gaps: Iterable[Gap], known: list[Gap]) -> list[Gap]:
